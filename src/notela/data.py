@@ -1,0 +1,232 @@
+"""The door: whatever the user hands in becomes rows of inputs by index, and labels stay outside."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    default_collate,
+)
+
+from notela.errors import NotelaError
+
+
+class Unlabelled:
+    """Rows of inputs from a tensor, an array, a map-style dataset or a DataLoader (whose workers, collate function
+    and batch size are kept). Items may be x, (x, label) or dicts; only x comes through."""
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        key: str | None = None,
+        batch_size: int | None = None,
+        default_batch: int = 64,
+    ) -> None:
+        self._key = key
+        self._array: Tensor | None = None
+        loader = data if isinstance(data, DataLoader) else None
+        if loader is not None:
+            data = _rows_of(loader)
+        if batch_size is None:
+            batch_size = default_batch if loader is None else loader.batch_size
+        if batch_size is None or batch_size < 1:
+            raise NotelaError(f"batch_size={batch_size} is not a batch; choose 1 or more (64 in the paper)")
+        self.batch_size = batch_size
+        if isinstance(data, np.ndarray):
+            data = torch.from_numpy(data)
+        if isinstance(data, Tensor) and loader is None:
+            self._array = data.detach()
+        elif isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+            raise NotelaError(
+                f"{type(data).__name__} can only be read from front to back, and adaptation needs items by number: "
+                "either give it __len__ and __getitem__ (a map-style torch Dataset), or collect it first, "
+                "torch.stack(list(items))"
+            )
+        self._items = data
+        if len(self) == 0:
+            raise NotelaError("the data holds no items; adaptation needs unlabelled examples of the new place")
+        self._order = _Order()
+        self._loader = None if self._array is not None else self._make_loader(loader)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def example(self) -> Tensor:
+        """The first rows, for a dry pass."""
+        return next(self.batches(torch.arange(min(2, len(self)))))[1]
+
+    def steps(self) -> int:
+        """Batches in one pass over all rows."""
+        return len(_batch_rows(torch.arange(len(self)), self.batch_size))
+
+    def batches(self, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """(row numbers, inputs) batch by batch, rows in the given order; a lone last row joins the batch before."""
+        groups = _batch_rows(order, self.batch_size)
+        if self._array is not None:
+            pairs: Iterator[tuple[Tensor, Any]] = ((rows, self._array[rows]) for rows in groups)
+        else:
+            self._order.groups = groups
+            pairs = iter(self._loader)  # type: ignore[arg-type]
+        for rows, x in pairs:
+            self._check(rows, x)
+            yield rows, x
+
+    def fingerprint(self) -> str:
+        """A hash of what the data is: all of an array; of a dataset its size and 16 items spread over it.
+
+        Items that come out differently each time (random augmentation) count by shape only.
+        """
+        digest = hashlib.sha256(f"{len(self)} rows".encode())
+        if self._array is not None:
+            feed(digest, self._array)
+        else:
+            rows = torch.linspace(0, len(self) - 1, min(16, len(self))).long()
+            first, again = (next(self.batches(rows[:1]))[1] for _ in range(2))
+            digest.update(str((first.dtype, first.shape[1:])).encode())
+            if torch.equal(first, again):
+                for row in rows.unique():
+                    feed(digest, next(self.batches(row[None]))[1])
+        return digest.hexdigest()[:16]
+
+    def _make_loader(self, loader: DataLoader[Any] | None) -> DataLoader[Any]:
+        collate = default_collate if loader is None else loader.collate_fn
+        settings: dict[str, Any] = {}
+        if loader is not None:
+            settings = {
+                "num_workers": loader.num_workers,
+                "pin_memory": loader.pin_memory,
+                "timeout": loader.timeout,
+                "worker_init_fn": loader.worker_init_fn,
+                "multiprocessing_context": loader.multiprocessing_context,
+                "prefetch_factor": loader.prefetch_factor,
+                "persistent_workers": loader.persistent_workers,
+            }
+        return DataLoader(
+            _Numbered(self._items),
+            batch_sampler=self._order,
+            collate_fn=_Collate(collate, self._key),
+            **settings,
+        )
+
+    def _check(self, rows: Tensor, x: Any) -> None:
+        if not isinstance(x, Tensor):
+            raise NotelaError(
+                f"items hold {type(x).__name__} where a tensor is needed; convert them in the dataset's __getitem__"
+            )
+        if len(x) != len(rows):
+            raise NotelaError(f"the collate function made {len(x)} rows of {len(rows)} items; it must keep every item")
+        if x.is_floating_point() and not x.isfinite().all():
+            bad = rows[(~x.isfinite()).flatten(1).any(1)].tolist()
+            raise NotelaError(
+                f"the input holds NaN or infinity in items {_some(bad)}; remove or repair them and run again"
+            )
+
+
+class _Numbered(Dataset[tuple[int, Any]]):
+    """A dataset whose items carry their number."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, row: int) -> tuple[int, Any]:
+        return row, self.items[row]
+
+
+class _Order:
+    """A batch sampler whose next pass is set from outside, so that one loader and its workers serve every pass."""
+
+    groups: Sequence[Tensor] = ()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (rows.tolist() for rows in self.groups)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+
+class _Collate:
+    """The user's collate function between "number the items" and "cut the labels off"."""
+
+    def __init__(self, collate: Any, key: str | None) -> None:
+        self.collate, self.key = collate, key
+
+    def __call__(self, numbered: list[tuple[int, Any]]) -> tuple[Tensor, Any]:
+        rows, items = zip(*numbered, strict=True)
+        if self.collate is default_collate:  # labels may be anything, so they go before the batch is made
+            x = default_collate([_as_tensor(inputs(item, self.key)) for item in items])
+        else:
+            x = inputs(self.collate(list(items)), self.key)
+        return torch.tensor(rows), x
+
+
+def inputs(item: Any, key: str | None) -> Any:
+    """x out of x, (x, label, ...) or a dict.
+
+    >>> inputs((1.5, "a label"), None), inputs({"audio": 2.5, "label": 3}, "audio")
+    (1.5, 2.5)
+    """
+    if isinstance(item, dict) or (hasattr(item, "keys") and hasattr(item, "__getitem__")):
+        keys = list(item.keys())
+        if key is None and len(keys) == 1:
+            key = keys[0]
+        if key not in keys:
+            raise NotelaError(
+                f"items are dicts with the keys {', '.join(map(repr, keys))}; "
+                f"say which one holds the input with key=... (now {key!r})"
+            )
+        return item[key]
+    if isinstance(item, (tuple, list)):
+        if not item:
+            raise NotelaError("the data holds empty tuples; items may be x, (x, label) or dicts")
+        return item[0]
+    return item
+
+
+def _rows_of(loader: DataLoader[Any]) -> Any:
+    """The items that a loader reads: its dataset, or the part of it that its sampler names."""
+    if isinstance(loader.dataset, IterableDataset):
+        return loader.dataset
+    if loader.batch_size is None:
+        raise NotelaError(
+            "this DataLoader makes its own batches (batch_sampler=, or batch_size=None), and adaptation draws other "
+            "ones each epoch; hand in its dataset, or DataLoader(dataset, batch_size=...)"
+        )
+    if type(loader.sampler) in (SequentialSampler, RandomSampler):
+        return loader.dataset
+    return Subset(loader.dataset, sorted({int(row) for row in loader.sampler}))
+
+
+def _batch_rows(order: Tensor, size: int) -> list[Tensor]:
+    groups = list(order.split(size))
+    if size > 1 and len(groups) > 1 and len(groups[-1]) == 1:  # a lone row has no batch statistics
+        groups[-2:] = [torch.cat(groups[-2:])]
+    return groups
+
+
+def _as_tensor(x: Any) -> Any:
+    return torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+
+
+def feed(digest: hashlib._Hash, x: Tensor) -> None:
+    """Add a tensor's type, shape and bytes to a hash."""
+    digest.update(f"{x.dtype}{tuple(x.shape)}".encode())
+    digest.update(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+
+def _some(rows: list[int]) -> str:
+    return ", ".join(map(str, rows[:8])) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")

@@ -1,0 +1,175 @@
+"""Nearest neighbours and the mutual-neighbour affinity W of the Laplacian term (paper, section 4, "Complexity").
+
+Exact search runs block by block over the upper triangle of the distance matrix (distances are symmetric: half the
+work, and memory of one block instead of N²); beyond `EXACT_UP_TO` rows an inverted-file index answers in less than
+N² time. Both give the same bits for the same features on one machine.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from notela.errors import NotelaError, check_choice
+
+Metric = Literal["euclidean", "cosine"]
+Normalisation = Literal["row", "symmetric"]
+
+EXACT_UP_TO = 50_000
+_BLOCK = 2_000
+
+
+def neighbours(features: Tensor, k: int, metric: Metric = "euclidean", exact_up_to: int = EXACT_UP_TO) -> Tensor:
+    """The `k` nearest other rows of each row, nearest first: indices (N, k). A row is never its own neighbour.
+
+    >>> neighbours(torch.tensor([[0.0], [1.0], [3.0]]), k=1)
+    tensor([[1],
+            [0],
+            [1]])
+    """
+    if not 1 <= k < len(features):
+        raise NotelaError(
+            f"k={k} neighbours asked of {len(features)} rows: k must be between 1 and {len(features) - 1}"
+        )
+    points = _points(features, metric)
+    if len(points) > exact_up_to:
+        return _inverted_file(points, k)
+    return _upper_triangle(points, k)
+
+
+def search(queries: Tensor, bank: Tensor, k: int, own_rows: Tensor, metric: Metric = "euclidean") -> Tensor:
+    """The `k` rows of `bank` nearest to each query, nearest first (Q, k), leaving out the query's own row.
+
+    >>> search(torch.tensor([[0.9]]), torch.tensor([[0.0], [1.0], [3.0]]), k=2, own_rows=torch.tensor([1]))
+    tensor([[0, 2]])
+    """
+    check_choice("metric", metric, ("euclidean", "cosine"))
+    if metric == "cosine":
+        queries, bank = _unit(queries), _unit(bank)
+    # Half the squared distance up to the query's own norm, which does not change the order within its row.
+    distance = torch.addmm(bank.square().sum(1) / 2, queries, bank.T, alpha=-1)
+    distance.scatter_(1, own_rows[:, None], torch.inf)
+    return distance.topk(k, largest=False).indices
+
+
+def mutual_affinity(
+    features: Tensor, k: int, normalisation: Normalisation = "row", metric: Metric = "euclidean"
+) -> Tensor:
+    """The affinity matrix W of the mutual k-nearest-neighbour graph: sparse CSR (N, N), zero diagonal.
+
+    i ~ j only if each is among the other's k nearest. "row" divides each row by its own degree; "symmetric" is
+    D^-½ A D^-½ (paper, appendix). A row without mutual neighbours is empty.
+
+    >>> mutual_affinity(torch.tensor([[0.0], [1.0], [3.0]]), k=1).to_dense()
+    tensor([[0., 1., 0.],
+            [1., 0., 0.],
+            [0., 0., 0.]])
+    """
+    check_choice("normalisation", normalisation, ("row", "symmetric"))
+    n = len(features)
+    lists = neighbours(features, k, metric)
+    own = torch.arange(n, device=lists.device)[:, None]
+    mutual = is_mutual(own[:, 0], lists, lists)
+    degree = mutual.sum(1)
+    weights = edge_weights(degree, degree[lists], normalisation)
+    lists, order = lists.sort(1)  # CSR wants ascending columns
+    mutual, weights = mutual.gather(1, order), weights.gather(1, order)
+    starts = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+    with warnings.catch_warnings():  # torch calls CSR "beta"; nothing a user could act on
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.sparse_csr_tensor(
+            starts, lists[mutual], weights[mutual].to(features.dtype), (n, n), check_invariants=False
+        )
+
+
+def is_mutual(rows: Tensor, lists: Tensor, all_lists: Tensor) -> Tensor:
+    """Which neighbours `lists` (B, k) of `rows` (B,) name the row back in `all_lists` (N, k): mask (B, k).
+
+    >>> is_mutual(torch.tensor([2]), torch.tensor([[1]]), torch.tensor([[1], [0], [1]]))
+    tensor([[False]])
+    """
+    named_back = torch.zeros_like(lists, dtype=torch.bool)
+    for rank in range(all_lists.shape[1]):  # k comparisons of (B, k) keep memory at B·k instead of B·k²
+        named_back |= all_lists[:, rank][lists] == rows[:, None]
+    return named_back
+
+
+def edge_weights(degree: Tensor, neighbour_degree: Tensor, normalisation: Normalisation) -> Tensor:
+    """Weight of each edge from the degrees of its row (B,) and of its neighbours (B, k).
+
+    >>> edge_weights(torch.tensor([4]), torch.tensor([[1, 4]]), "symmetric")
+    tensor([[0.5000, 0.2500]])
+    """
+    own = degree[:, None].clamp(min=1)
+    if normalisation == "row":
+        return (1 / own).expand(neighbour_degree.shape)
+    return (own * neighbour_degree.clamp(min=1)).rsqrt()
+
+
+def _unit(x: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(x, dim=1)
+
+
+def _points(features: Tensor, metric: Metric) -> Tensor:
+    """Points whose Euclidean distances rank as `metric` does, centred so that float32 loses less to cancellation."""
+    check_choice("metric", metric, ("euclidean", "cosine"))
+    if not features.isfinite().all():
+        bad = (~features.isfinite()).flatten(1).any(1).nonzero().flatten()
+        raise NotelaError(f"the features of rows {bad[:8].tolist()} hold NaN or infinity: no neighbours exist")
+    points = _unit(features) if metric == "cosine" else features
+    return points - points.mean(0)
+
+
+def _upper_triangle(points: Tensor, k: int) -> Tensor:
+    """Exact neighbours; every pair of blocks is multiplied once and read in both directions."""
+    n = len(points)
+    half_norm = points.square().sum(1) / 2
+    best = points.new_full((n, k), torch.inf)
+    index = torch.zeros(n, k, dtype=torch.long, device=points.device)
+    room = points.new_empty(min(_BLOCK, n) ** 2)  # reused: fresh blocks would cost a page fault every 4 kB
+
+    def offer(rows: slice, distance: Tensor, first_column: int) -> None:
+        found, where = distance.topk(min(k, distance.shape[1]), largest=False, sorted=False)
+        candidates = torch.cat([best[rows], found], 1)
+        best[rows], keep = candidates.topk(k, largest=False, sorted=False)
+        index[rows] = torch.cat([index[rows], where + first_column], 1).gather(1, keep)
+
+    for top in range(0, n, _BLOCK):
+        rows = slice(top, min(top + _BLOCK, n))
+        for left in range(top, n, _BLOCK):
+            columns = slice(left, min(left + _BLOCK, n))
+            height, width = rows.stop - top, columns.stop - left
+            distance = room[: height * width].view(height, width)
+            torch.addmm(half_norm[columns], points[rows], points[columns].T, alpha=-1, out=distance)
+            distance += half_norm[rows, None]
+            if left == top:
+                distance.fill_diagonal_(torch.inf)
+            offer(rows, distance, left)
+            if left > top:
+                offer(columns, distance.T, top)
+    return index.gather(1, best.argsort(dim=1, stable=True))
+
+
+def _inverted_file(points: Tensor, k: int) -> Tensor:
+    """Approximate neighbours: k-means cells, the nearest few searched (recall: `make bench`)."""
+    import faiss
+
+    x = points.detach().float().cpu().contiguous().numpy()
+    n, d = x.shape
+    cells = int(4 * n**0.5)
+    index = faiss.IndexIVFFlat(faiss.IndexFlatL2(d), d, cells)
+    index.cp.min_points_per_centroid = 1
+    index.train(x)
+    index.add(x)
+    index.nprobe = max(8, cells // 16)
+    found = torch.from_numpy(index.search(x, k + 1)[1]).to(points.device)
+    own = found == torch.arange(n, device=points.device)[:, None]
+    own[:, -1] |= ~own.any(1)  # the row itself was not returned (duplicates): drop the farthest instead
+    lists = found[~own].view(n, k)
+    short = (lists < 0).any(1).nonzero().flatten()  # cells too small to hold k others
+    for rows in short.split(_BLOCK):
+        lists[rows] = search(points[rows], points, k, rows)
+    return lists

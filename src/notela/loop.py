@@ -1,0 +1,433 @@
+"""The one loop: every method adapts through here.
+
+It owns the device, the precision, what moves, norm statistics, noise, the schedule, the passes over the whole set,
+the records and the checkpoints. Each epoch's shuffling and noise are drawn from (seed, epoch) alone, so a run that
+was cut off goes on exactly as if it had not been.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from notela import methods
+from notela.classifier import ADDED_DROPOUT, Classifier, Output, Trainable
+from notela.data import Unlabelled
+from notela.errors import NotelaError, check_choice
+from notela.evaluation import Predict, frozen_predict, pick_device
+from notela.methods.base import Batch, Method, Preset
+from notela.progress import Progress
+from notela.runs import RunFolder, describe
+from notela.task import Task, check_task, entropy, hard, probabilities
+
+Precision = Literal["fp32", "bf16", "fp16"]
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `adapt` gives back."""
+
+    model: nn.Module
+    """An adapted copy of the model, in evaluation mode; the original is untouched."""
+    history: list[Record]
+    """One record an epoch: what the student saw (loss, confidence, entropy, ...) and what the evaluator said."""
+    notes: list[str]
+    """What was decided on the way and a reader of the numbers should know."""
+    source: Record | None
+    """What the evaluator said of the source model, before anything moved."""
+    description: Record
+    """Everything that determines the run: settings, task, classes, seed, fingerprints; and the versions."""
+
+    def __str__(self) -> str:
+        last, settings = self.history[-1], self.description["settings"]
+        head = f"{settings['method']}, {self.description['task']}: {len(self.history)} epochs"
+        numbers = ", ".join(f"{k} {v:.4g}" for k, v in last.items() if isinstance(v, float))
+        lines = [head, f"last epoch: {numbers}"]
+        if self.source is not None:
+            for name, before in self.source.items():
+                lines.append(f"{name}: {before:.4g} -> {last['evaluation'][name]:.4g}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def adapt(
+    model: nn.Module,
+    data: Any,
+    *,
+    task: Task,
+    method: str | Method | Preset = "notela",
+    classes: Sequence[int] | None = None,
+    head: str | None = None,
+    key: str | None = None,
+    trainable: Trainable | None = None,
+    learning_rate: float | None = None,
+    schedule: Literal["constant", "cosine"] | None = None,
+    statistics: Literal["source", "target"] | None = None,
+    noise: bool | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    precision: Precision = "fp32",
+    run_dir: str | os.PathLike[str] | None = None,
+    evaluator: Callable[[Predict], Mapping[str, float]] | None = None,
+    progress: bool | None = None,
+) -> Result:
+    """Adapt a copy of `model` to unlabelled `data`.
+
+    model: returns logits, an object with `.logits`, or (embedding, logits); `head` names the last layer if it cannot
+        be found.
+    data: tensor, array, map-style Dataset or DataLoader; items x, (x, label) or dicts (`key` names the input). Labels
+        are cut off.
+    task: "singlelabel" or "multilabel".
+    method: a name (`notela.methods.names()`), a preset (`notela.methods.preset(...)`) or an instance; the arguments
+        from `trainable` to `batch_size` override it.
+    classes: indices of the classes that can occur at the target; applied before softmax or sigmoid.
+    run_dir: keeps settings, history and a checkpoint each epoch; the same call again resumes, or returns the result.
+    evaluator: called with a frozen copy's predictions before the first and after each epoch; see `notela.Evaluator`.
+    progress: a bar on the terminal; by default where there is one.
+    """
+    check_task(task)
+    check_choice("precision", precision, ("fp32", "bf16", "fp16"))
+    overrides: dict[str, Any] = {
+        "trainable": trainable,
+        "learning_rate": learning_rate,
+        "schedule": schedule,
+        "statistics": statistics,
+        "noise": noise,
+        "epochs": epochs,
+    }
+    preset = methods.resolve(method, task)
+    rows = Unlabelled(data, key=key, batch_size=batch_size, default_batch=preset.batch_size)
+    preset = replace(preset, batch_size=rows.batch_size, **{name: v for name, v in overrides.items() if v is not None})
+    target = pick_device(device)
+
+    with _own_random_numbers(target):
+        _seed(seed, 0)
+        classifier = Classifier(model, rows.example(), head=head, classes=classes, device=target)
+        state = State(classifier, rows, task, preset, seed, precision)
+        parameters = _configure(state)
+        description = describe(
+            model,
+            rows,
+            preset,
+            task=task,
+            classes=classifier.classes,
+            head=classifier.head,
+            seed=seed,
+            precision=precision,
+        )
+        folder = None if run_dir is None else RunFolder(run_dir, description)
+        if folder is not None and (done := folder.finished()) is not None:
+            folder.load_model(classifier.model)
+            return Result(classifier.release(), done["history"], done["notes"], done["source"], description)
+        loop = _Loop(state, parameters, model, evaluator)
+        if folder is not None:
+            loop.resume(folder)
+        with Progress(progress, preset, rows) as bar:
+            loop.run(folder, bar)
+    result = Result(classifier.release(), loop.history, state.notes, loop.source, description)
+    if folder is not None:
+        folder.finish(result)
+    return result
+
+
+@dataclass
+class State:
+    """What a method sees of the run: passes through the network, its banks, and places to leave records."""
+
+    classifier: Classifier
+    data: Unlabelled
+    task: Task
+    preset: Preset
+    seed: int = 0
+    precision: Precision = "fp32"
+    epoch: int = 0
+    step: int = 0
+    banks: dict[str, Tensor] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    meters: _Meters = field(init=False)
+    _labels: Tensor | None = None
+    _kept: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.meters = _Meters(self.task)
+
+    # ---- passes
+
+    def teacher(self, x: Tensor) -> Output:
+        """A clean pass: no dropout, no gradient. With target statistics the batch normalises itself, unrecorded."""
+        return self._quiet_pass(x, noise=False)
+
+    def student(self, x: Tensor) -> Output:
+        """The pass that learns: noise and statistics as the preset says."""
+        target = self.preset.statistics == "target"
+        self.classifier.set_mode(noise=self.preset.noise, batch_statistics=target, update_statistics=target)
+        with self._autocast():
+            output = self.classifier(x)
+        self.meters.see(output.logits.detach())
+        return output
+
+    def sweep(self, noise: bool = False) -> Output:
+        """A pass over the whole set without gradient: embeddings and logits, row by row.
+
+        In random order: batches that normalise themselves must not be all of one kind.
+        """
+        banks: tuple[Tensor, ...] | None = None
+        for rows, x in self.data.batches(torch.randperm(len(self.data))):
+            output = self._quiet_pass(x, noise=noise)
+            if banks is None:
+                banks = tuple(part.new_empty(len(self.data), part.shape[1]) for part in output)
+            for bank, part in zip(banks, output, strict=True):
+                bank[rows.to(bank.device)] = part
+        assert banks is not None
+        return Output(*banks)
+
+    def _quiet_pass(self, x: Tensor, *, noise: bool) -> Output:
+        self.classifier.set_mode(noise=noise, batch_statistics=self.preset.statistics == "target")
+        with torch.no_grad(), self._autocast():
+            return self.classifier(x)
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self.precision == "fp32":
+            return contextlib.nullcontext()
+        dtype = torch.bfloat16 if self.precision == "bf16" else torch.float16
+        return torch.autocast(self.classifier.device.type, dtype)
+
+    # ---- labels and records
+
+    def set_labels(self, labels: Tensor, kept: Tensor | None = None) -> None:
+        """This epoch's pseudo-labels of the whole set, and which of them count."""
+        self._labels, self._kept = labels, kept
+        self.record_labels(torch.arange(len(labels), device=labels.device), labels)
+
+    def labels_of(self, rows: Tensor) -> Tensor:
+        """The pseudo-labels of a batch, as set before the epoch."""
+        assert self._labels is not None, "set_labels comes before labels_of"
+        return self._labels[rows]
+
+    def kept_of(self, rows: Tensor) -> Tensor:
+        """Which of a batch's pseudo-labels count."""
+        assert self._kept is not None, "set_labels(kept=...) comes before kept_of"
+        return self._kept[rows]
+
+    def record_labels(self, rows: Tensor, labels: Tensor) -> None:
+        """Count how many pseudo-labels differ from those of the epoch before."""
+        now = hard(labels, self.task)
+        if "previous_labels" not in self.banks:
+            self.banks["previous_labels"] = now.new_zeros(len(self.data), *now.shape[1:])
+        previous = self.banks["previous_labels"]
+        if self.epoch > 1:
+            self.record(changed=(previous[rows] != now).float())
+        previous[rows] = now
+
+    def record(self, **values: Tensor) -> None:
+        """Add values whose mean over the epoch belongs in the history."""
+        for name, value in values.items():
+            self.meters.add(name, value.sum(), value.numel())
+
+    def at_most_neighbours(self, k: int) -> int:
+        """k, or as many other rows as there are."""
+        others = len(self.data) - 1
+        if others < 1:
+            raise NotelaError("the data holds one item, which has no neighbours; hand in more, or choose method='tent'")
+        if k > others:
+            self.note(
+                f"k={k} neighbours asked, but each of the {others + 1} items has only {others} others: k={others}"
+            )
+        return min(k, others)
+
+    def note(self, sentence: str) -> None:
+        """Something the user should know about how the run was carried out; said once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+
+class _Meters:
+    """Sums over an epoch; everything in a history record but the evaluation comes from here."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.clear()
+
+    def clear(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = defaultdict(int)
+
+    def add(self, name: str, total: Tensor, count: int) -> None:
+        self.sums[name] = self.sums[name] + total if name in self.sums else total
+        self.counts[name] += count
+
+    def see(self, logits: Tensor) -> None:
+        """The student's predictions on one batch."""
+        p = probabilities(logits, self.task)
+        n = len(p)
+        self.add("confidence", p.amax(-1).sum(), n)
+        self.add("entropy", entropy(logits, self.task).sum(), n)
+        self.add("positives", (p > 0.5).sum(), n)
+        self.add("prediction", p.sum(0), n)
+
+    def summary(self) -> Record:
+        means = {name: self.sums[name] / self.counts[name] for name in self.sums}
+        p = means.pop("prediction")
+        if self.task == "singlelabel":
+            means["marginal_entropy"] = torch.special.entr(p).sum()
+        else:
+            means["marginal_entropy"] = (torch.special.entr(p) + torch.special.entr(1 - p)).mean()
+        order = ("loss", "confidence", "entropy", "marginal_entropy", "positives", "changed", "degree")
+        record: Record = {name: float(means.pop(name)) if name in means else None for name in order}
+        return record | {name: float(value) for name, value in means.items()}
+
+
+class _Loop:
+    """Epochs, steps, evaluation and checkpoints of one run."""
+
+    def __init__(
+        self,
+        state: State,
+        parameters: dict[str, nn.Parameter],
+        source_model: nn.Module,
+        evaluator: Callable[[Predict], Mapping[str, float]] | None,
+    ) -> None:
+        self.state, self.parameters, self.evaluator = state, parameters, evaluator
+        self._source_model = source_model
+        self.history: list[Record] = []
+        self.source: Record | None = None
+        preset = state.preset
+        self.optimizer = (
+            torch.optim.Adam(parameters.values(), lr=preset.learning_rate, betas=(0.9, 0.999)) if parameters else None
+        )
+        self.scaler = torch.amp.GradScaler(state.classifier.device.type, enabled=state.precision == "fp16")
+        self.total_steps = preset.epochs * state.data.steps()
+
+    def resume(self, folder: RunFolder) -> None:
+        saved = folder.checkpoint()
+        if saved is None:
+            return
+        saved.restore(self.state.classifier.model, self.parameters, self.optimizer, self.scaler)
+        self.state.banks = {name: t.to(self.state.classifier.device) for name, t in saved.banks.items()}
+        self.state.epoch, self.state.step = saved.epoch, saved.step
+        self.history, self.source = saved.history, saved.source
+        self.state.notes = saved.notes
+
+    def run(self, folder: RunFolder | None, bar: Progress) -> None:
+        state = self.state
+        first = state.epoch + 1
+        if first == 1:
+            self.source = self._evaluate()
+        _seed(state.seed, 0)
+        state.preset.method.before_run(state)
+        for epoch in range(first, state.preset.epochs + 1):
+            state.epoch = epoch
+            _seed(state.seed, state.epoch)
+            state.meters.clear()
+            bar.start_epoch(state.epoch)
+            state.preset.method.before_epoch(state)
+            for rows, x in state.data.batches(torch.randperm(len(state.data))):
+                loss = self._step(Batch(rows.to(state.classifier.device), x.to(state.classifier.device)))
+                bar.advance(len(rows), loss)
+            record = {
+                "epoch": state.epoch,
+                "learning_rate": self._rate(state.step - 1),
+                **state.meters.summary(),
+            }
+            if record.get("kept") == 0:
+                state.note(f"epoch {epoch}: no pseudo-label was sure enough to be kept, so nothing was learned from it")
+            if self.evaluator is not None:
+                record["evaluation"] = self._evaluate()
+            self.history.append(record)
+            if folder is not None:
+                folder.write_checkpoint(self)
+
+    def _step(self, batch: Batch) -> float | None:
+        state = self.state
+        loss = state.preset.method.loss(batch, state)
+        if loss is not None:
+            self._check(loss, batch.rows)
+            assert self.optimizer is not None
+            for group in self.optimizer.param_groups:
+                group["lr"] = self._rate(state.step)
+            self.optimizer.zero_grad(set_to_none=True)
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            state.meters.add("loss", loss.detach() * len(batch.rows), len(batch.rows))
+        state.step += 1
+        return None if loss is None else float(loss.detach())
+
+    def _rate(self, step: int) -> float:
+        rate = self.state.preset.learning_rate
+        if self.state.preset.schedule == "cosine":
+            rate *= (1 + math.cos(math.pi * step / self.total_steps)) / 2
+        return rate
+
+    def _check(self, loss: Tensor, rows: Tensor) -> None:
+        if not loss.isfinite():
+            raise NotelaError(
+                f"the loss became {float(loss)} in epoch {self.state.epoch} on items {rows.tolist()}; the last "
+                "finished epoch is kept in run_dir if one was given; look at these items, or lower learning_rate "
+                f"({self.state.preset.learning_rate})"
+            )
+        if not loss.requires_grad:
+            raise NotelaError(
+                f"no parameter chosen by trainable={self.state.preset.trainable!r} has a part in the loss; "
+                "choose 'norm', 'body' or 'all'"
+            )
+
+    def _evaluate(self) -> Record | None:
+        """Labels live in the evaluator; it gets predictions of a frozen copy, and nothing that adapts."""
+        if self.evaluator is None:
+            return None
+        classifier = self.state.classifier
+        frozen = copy.deepcopy(self._source_model).to(classifier.device)
+        frozen.load_state_dict(classifier.model.state_dict())
+        predict = frozen_predict(frozen, classifier.classes)
+        return {name: float(value) for name, value in self.evaluator(predict).items()}
+
+
+def _configure(state: State) -> dict[str, nn.Parameter]:
+    """Check the preset against the model and the data, add noise where a method needs it, choose what moves."""
+    classifier, preset, method = state.classifier, state.preset, state.preset.method
+    kept = classifier.outputs if classifier.classes is None else len(classifier.classes)
+    if kept == 1 and state.task == "singlelabel":
+        raise NotelaError(
+            "one kept class with task='singlelabel' always has probability 1 and nothing to adapt; keep two or more "
+            "classes, or use task='multilabel'"
+        )
+    if preset.statistics == "target" and len(state.data) == 1:
+        raise NotelaError("statistics='target' needs two items or more to have a variance; the data holds one")
+    if method.needs_features:
+        classifier.require_features(f"method={method.name!r}")
+    if (preset.noise or method.needs_noise) and not classifier.has_noise(state.data.example()):
+        if method.needs_noise:
+            classifier.add_dropout()
+            state.note(
+                f"the model has no dropout: noisy passes drop {ADDED_DROPOUT:.0%} of the embedding at the head's input"
+            )
+        else:
+            state.note("noise=True has no effect: the model has no dropout")
+    if preset.statistics == "target" and not classifier.statistics_layers() and method.name != "adabn":
+        state.note("statistics='target' has no effect: the model keeps no running averages (no BatchNorm)")
+    return classifier.select(preset.trainable, freeze_head=method.freezes_head)
+
+
+@contextlib.contextmanager
+def _own_random_numbers(device: torch.device) -> Iterator[None]:
+    """Leave the caller's random state as it was."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+
+
+def _seed(seed: int, epoch: int) -> None:
+    """All that is random in an epoch follows from the run's seed and the epoch's number."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0] >> np.uint64(1)))

@@ -1,0 +1,115 @@
+"""The adaptation methods: one file each, with its settings, its presets and its search grid."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+from notela.errors import NotelaError, check_choice
+from notela.methods import adabn, dropout_student, dust, notela, nrc, pseudo_label, shot, tent
+from notela.methods.adabn import AdaBN
+from notela.methods.base import Batch, Method, Preset
+from notela.methods.dropout_student import DropoutStudent
+from notela.methods.dust import DUST
+from notela.methods.notela import NOTELA
+from notela.methods.nrc import NRC
+from notela.methods.pseudo_label import PseudoLabel
+from notela.methods.shot import SHOT
+from notela.methods.tent import TENT
+from notela.task import Task
+
+__all__ = [
+    "DUST",
+    "NOTELA",
+    "NRC",
+    "PRESET_NAMES",
+    "SHOT",
+    "TENT",
+    "AdaBN",
+    "Batch",
+    "DropoutStudent",
+    "Method",
+    "Preset",
+    "PseudoLabel",
+    "grid",
+    "names",
+    "preset",
+    "resolve",
+]
+
+_FILES: dict[str, Any] = {
+    "adabn": adabn,
+    "tent": tent,
+    "shot": shot,
+    "pseudo_label": pseudo_label,
+    "dust": dust,
+    "nrc": nrc,
+    "dropout_student": dropout_student,
+    "notela": notela,
+}
+PRESET_NAMES = ("image", "audio-multilabel", "audio-singlelabel")
+
+# The rows "All" of the paper's grid (appendix E).
+COMMON_GRID: dict[str, tuple[Any, ...]] = {
+    "learning_rate": (1e-5, 1e-4, 1e-3),
+    "trainable": ("norm", "all"),
+    "noise": (True, False),
+    "statistics": ("source", "target"),
+    "schedule": ("cosine", "constant"),
+}
+
+
+def names() -> tuple[str, ...]:
+    """The methods by name, in the paper's order.
+
+    >>> names()
+    ('adabn', 'tent', 'shot', 'pseudo_label', 'dust', 'nrc', 'dropout_student', 'notela')
+    """
+    return tuple(_FILES)
+
+
+def preset(method: str, name: str) -> Preset:
+    """What the published numbers were run with, for "image", "audio-multilabel" or "audio-singlelabel".
+
+    >>> preset("notela", "image").method.k, preset("notela", "image").statistics
+    (15, 'target')
+    """
+    check_choice("method", method, names())
+    check_choice("preset", name, PRESET_NAMES)
+    chosen: Preset = _FILES[method].PRESETS[name]
+    return chosen
+
+
+def grid(method: str) -> tuple[Preset, ...]:
+    """Every point of the paper's search grid for a method: its own settings times the common ones.
+
+    >>> len(grid("notela")), len(grid("adabn"))
+    (576, 2)
+    """
+    check_choice("method", method, names())
+    common = COMMON_GRID
+    if method == "adabn":  # forward passes only: nothing but dropout can differ
+        common = {"noise": COMMON_GRID["noise"]}
+    start = preset(method, "image")
+    return tuple(
+        replace(start, method=settings, **dict(zip(common, values, strict=True)))
+        for settings in _FILES[method].GRID
+        for values in itertools.product(*common.values())
+    )
+
+
+def resolve(method: str | Method | Preset, task: Task) -> Preset:
+    """The preset meant by a name, an instance or a preset.
+
+    A name stands for its image preset (single-label) or its audio preset (multi-label); an instance takes the
+    policies of that preset and keeps its own settings.
+    """
+    if isinstance(method, Preset):
+        return method
+    if not isinstance(method, (str, Method)):
+        raise NotelaError(f"method={method!r} is not a name, a preset or a method such as one of {', '.join(names())}")
+    default = "image" if task == "singlelabel" else "audio-multilabel"
+    if isinstance(method, str):
+        return preset(method, default)
+    return replace(preset(method.name, default), method=method) if method.name in _FILES else Preset(method)

@@ -1,0 +1,96 @@
+"""What a method is (settings and three hooks), and what a preset is (a method and everything a run needs)."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+from torch import Tensor
+
+from notela.classifier import Trainable
+from notela.errors import NotelaError, check_choice
+
+if TYPE_CHECKING:
+    from notela.loop import State
+
+
+class Batch(NamedTuple):
+    """One step's inputs and the numbers of their rows in the adaptation set. There are no labels to carry."""
+
+    rows: Tensor
+    x: Tensor
+
+
+@dataclass(frozen=True)
+class Method:
+    """Settings (the fields) and hooks of an adaptation method; AdaBN is nearly the empty one.
+
+    `state.banks` is the method's memory: tensors put there are saved with every checkpoint.
+    """
+
+    name: ClassVar[str]
+    needs_features: ClassVar[bool] = False
+    needs_noise: ClassVar[bool] = False
+    freezes_head: ClassVar[bool] = False
+
+    def before_run(self, state: State) -> None:
+        """Once before the first epoch, and again on resuming, when `state.banks` holds what was saved."""
+
+    def before_epoch(self, state: State) -> None:
+        """Before each epoch: pseudo-labels for the whole set, say."""
+
+    def loss(self, batch: Batch, state: State) -> Tensor | None:
+        """The scalar to minimise on this batch; None: forward passes only."""
+        raise TypeError(f"{type(self).__name__} has no loss")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Everything a run needs: the method's settings and the policies of the loop.
+
+    trainable: "norm", "all", "body" (all but the head), "none" or name patterns; statistics: "source" (frozen running
+    averages) or "target" (batch statistics, running averages updated); noise: dropout on in the student's passes.
+    """
+
+    method: Method
+    trainable: Trainable = "norm"
+    learning_rate: float = 1e-4
+    schedule: Literal["constant", "cosine"] = "constant"
+    statistics: Literal["source", "target"] = "source"
+    noise: bool = True
+    epochs: int = 10
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        if isinstance(self.trainable, list):
+            object.__setattr__(self, "trainable", tuple(self.trainable))
+        check_choice("schedule", self.schedule, ("constant", "cosine"))
+        check_choice("statistics", self.statistics, ("source", "target"))
+        check_at_least("learning_rate", self.learning_rate, 0)
+        check_at_least("epochs", self.epochs, 1)
+        check_at_least("batch_size", self.batch_size, 1)
+        if self.statistics == "target" and self.batch_size == 1:
+            raise NotelaError(
+                "batch_size=1 with statistics='target': a batch of one has no variance to normalise by; "
+                "choose batch_size=2 or more (64 in the paper), or statistics='source'"
+            )
+
+    def settings(self) -> dict[str, object]:
+        """All settings as plain values, the method's name first."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "method"}
+        if isinstance(self.trainable, tuple):
+            values["trainable"] = list(self.trainable)
+        return {"method": self.method.name, **dataclasses.asdict(self.method), **values}
+
+
+def check_at_least(name: str, value: float, least: float) -> None:
+    """Refuse NaN and anything below `least`."""
+    if not value >= least:
+        raise NotelaError(f"{name}={value} must be at least {least}")
+
+
+def check_threshold(name: str, value: float) -> None:
+    """Refuse a threshold outside [0, 1)."""
+    if not 0 <= value < 1:
+        raise NotelaError(f"{name}={value} must be at least 0 and below 1")

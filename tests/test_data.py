@@ -1,0 +1,160 @@
+"""The door: every form of data gives the same rows, labels never come through, mistakes get one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
+
+from notela.data import Unlabelled
+from notela.errors import NotelaError
+
+X = torch.randn(11, 3, generator=torch.Generator().manual_seed(0))
+
+
+class Items(Dataset[Any]):
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.make(i)
+
+
+class Stream(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(X)
+
+
+def gather(data: Unlabelled, order: Tensor | None = None) -> Tensor:
+    order = torch.arange(len(data)) if order is None else order
+    out = torch.full_like(X[: len(data)], torch.nan)
+    for rows, x in data.batches(order):
+        out[rows] = x.float()
+    return out
+
+
+FORMS: dict[str, Any] = {
+    "tensor": X,
+    "array": X.numpy(),
+    "float64 array": X.double().numpy(),
+    "list": list(X),
+    "dataset of x": Items(lambda i: X[i]),
+    "dataset of (x, label)": TensorDataset(X, torch.arange(11)),
+    "dataset of arrays with odd labels": Items(lambda i: (X[i].numpy(), None if i % 2 else "a" * i)),
+    "dataset of one-key dicts": Items(lambda i: {"audio": X[i]}),
+    "loader": DataLoader(TensorDataset(X, torch.arange(11)), batch_size=4, shuffle=True),
+    "loader with workers": DataLoader(TensorDataset(X), batch_size=4, num_workers=1, persistent_workers=True),
+    "loader with collate": DataLoader(
+        Items(lambda i: (X[i], i)), 4, collate_fn=lambda b: (torch.stack([x for x, _ in b]), 0)
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_rows_in_any_order(form: str) -> None:
+    data = Unlabelled(FORMS[form])
+    assert len(data) == 11
+    torch.testing.assert_close(gather(data), X)
+    torch.testing.assert_close(gather(data, torch.randperm(11)), X)
+    assert data.example().shape == (2, 3)
+
+
+def test_batch_size_is_the_callers_then_the_loaders_then_the_default() -> None:
+    loader = DataLoader(X, batch_size=4)
+    assert Unlabelled(loader).batch_size == 4
+    assert Unlabelled(loader, batch_size=5).batch_size == 5
+    assert Unlabelled(X).batch_size == 64
+    assert Unlabelled(X, default_batch=8).batch_size == 8
+
+
+def test_a_lone_last_row_joins_the_batch_before() -> None:
+    sizes = [len(rows) for rows, _ in Unlabelled(X, batch_size=5).batches(torch.arange(11))]
+    assert sizes == [5, 6]
+    assert Unlabelled(X, batch_size=5).steps() == 2
+    assert [len(r) for r, _ in Unlabelled(X, batch_size=4).batches(torch.arange(11))] == [4, 4, 3]
+    assert Unlabelled(X, batch_size=1).steps() == 11
+
+
+def test_a_samplers_subset_is_kept() -> None:
+    data = Unlabelled(DataLoader(X, batch_size=2, sampler=SubsetRandomSampler([7, 2, 5])))
+    assert len(data) == 3
+    torch.testing.assert_close(gather(data), X[[2, 5, 7]])
+
+
+def test_dicts_need_a_key() -> None:
+    items = Items(lambda i: {"audio": X[i], "label": i})
+    torch.testing.assert_close(gather(Unlabelled(items, key="audio")), X)
+    with pytest.raises(NotelaError, match="keys 'audio', 'label'.*key="):
+        Unlabelled(items).example()
+    with pytest.raises(NotelaError, match="now 'sound'"):
+        Unlabelled(items, key="sound").example()
+
+
+@pytest.mark.parametrize("data", [Stream(), DataLoader(Stream(), 2), (x for x in X)])
+def test_data_without_length_names_two_ways_out(data: Any) -> None:
+    with pytest.raises(NotelaError, match="__len__ and __getitem__.*torch.stack"):
+        Unlabelled(data)
+
+
+def test_loaders_that_batch_themselves_are_refused() -> None:
+    own = DataLoader(X, batch_sampler=BatchSampler(RandomSampler(range(11)), 3, drop_last=False))
+    with pytest.raises(NotelaError, match="makes its own batches"):
+        Unlabelled(own)
+
+
+def test_empty_data_and_empty_batches_are_refused() -> None:
+    with pytest.raises(NotelaError, match="no items"):
+        Unlabelled(X[:0])
+    with pytest.raises(NotelaError, match="batch_size=0"):
+        Unlabelled(X, batch_size=0)
+
+
+def test_nan_names_the_items() -> None:
+    bad = X.clone()
+    bad[3, 1], bad[9, 0] = torch.nan, torch.inf
+    with pytest.raises(NotelaError, match="items 3, 9;"):
+        gather(Unlabelled(bad))
+    with pytest.raises(NotelaError, match="items 3;"):
+        gather(Unlabelled(TensorDataset(bad), batch_size=4))
+
+
+def test_a_collate_function_that_loses_items_is_refused() -> None:
+    loader = DataLoader(X, batch_size=4, collate_fn=lambda items: torch.stack(items[1:]))
+    with pytest.raises(NotelaError, match="made 3 rows of 4 items"):
+        gather(Unlabelled(loader))
+
+
+def test_items_that_are_no_tensors_are_refused() -> None:
+    with pytest.raises(NotelaError, match="hold list"):
+        gather(Unlabelled(Items(lambda i: "a file name")))
+
+
+def test_fingerprint_follows_content_not_labels_nor_noise() -> None:
+    def mark(data: Any) -> str:
+        return Unlabelled(data).fingerprint()
+
+    other = X.clone()
+    other[5, 1] += 1
+    assert mark(X) == mark(X.clone())
+    assert mark(X) != mark(other)
+    assert mark(TensorDataset(X, torch.zeros(11))) == mark(TensorDataset(X, torch.ones(11)))
+    assert mark(TensorDataset(X)) != mark(TensorDataset(other))
+    noisy = Items(lambda i: X[i] + torch.rand(3))
+    assert mark(noisy) == mark(noisy)
+    assert mark(np.arange(6.0)) != mark(np.arange(6.0).reshape(2, 3))

@@ -1,0 +1,129 @@
+"""Neighbours and affinity against brute force over all pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.neighbors import NearestNeighbors
+
+from notela import graph
+from notela.errors import NotelaError
+
+
+def brute_lists(features: torch.Tensor, k: int, metric: str = "euclidean") -> np.ndarray:
+    f = features.double().numpy()
+    found = NearestNeighbors(n_neighbors=k, algorithm="brute", metric=metric).fit(f).kneighbors(return_distance=False)
+    return np.asarray(found)
+
+
+def brute_affinity(lists: np.ndarray, normalisation: str) -> np.ndarray:
+    n = len(lists)
+    a = np.zeros((n, n))
+    for i in range(n):
+        for j in lists[i]:
+            if i in lists[j]:
+                a[i, j] = 1
+    degree = a.sum(1)
+    for i in range(n):
+        for j in range(n):
+            if a[i, j]:
+                a[i, j] = 1 / degree[i] if normalisation == "row" else 1 / np.sqrt(degree[i] * degree[j])
+    return a
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize("block", [7, 50, 2000])
+def test_neighbours_agree_with_scikit_learn(metric: graph.Metric, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "_BLOCK", block)
+    f = torch.randn(123, 10) + 5
+    np.testing.assert_array_equal(graph.neighbours(f, 6, metric), brute_lists(f, 6, metric))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(2, 25),
+    st.integers(1, 4),
+    st.integers(1, 24),
+    st.integers(0, 10_000),
+    st.sampled_from(["row", "symmetric"]),
+)
+def test_affinity_agrees_with_double_loop(
+    n: int, d: int, k: int, seed: int, normalisation: graph.Normalisation
+) -> None:
+    k = min(k, n - 1)
+    f = torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    got = graph.mutual_affinity(f, k, normalisation)
+    assert got.layout == torch.sparse_csr
+    np.testing.assert_allclose(got.to_dense(), brute_affinity(brute_lists(f, k), normalisation), rtol=1e-6)
+
+
+def test_duplicate_rows_are_neighbours_of_each_other_and_never_of_themselves() -> None:
+    f = torch.ones(10, 3).repeat_interleave(2, 0)
+    lists = graph.neighbours(f, 5)
+    assert (lists != torch.arange(20)[:, None]).all()
+    assert all(len(set(row)) == 5 for row in lists.tolist())
+
+
+def test_symmetric_weights_are_symmetric_and_rows_sum_to_one_or_zero() -> None:
+    f = torch.randn(60, 4)
+    symmetric = graph.mutual_affinity(f, 5, "symmetric").to_dense()
+    torch.testing.assert_close(symmetric, symmetric.T)
+    sums = graph.mutual_affinity(f, 5, "row").to_dense().sum(1)
+    assert ((sums - 1).abs().lt(1e-6) | (sums == 0)).all()
+    assert (symmetric.diagonal() == 0).all()
+
+
+def test_a_row_that_nobody_names_back_is_empty() -> None:
+    f = torch.tensor([[0.0], [0.1], [0.2], [100.0]])
+    w = graph.mutual_affinity(f, 2).to_dense()
+    assert (w[3] == 0).all()
+    assert (w[:, 3] == 0).all()
+
+
+def test_neighbours_survive_a_large_common_offset() -> None:
+    """Raw embeddings are far from the origin; float32 must not lose the differences."""
+    f = torch.randn(200, 8, dtype=torch.float64)
+    far = (f + 1000).float()
+    np.testing.assert_array_equal(graph.neighbours(far, 4), brute_lists(far, 4))
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_search_leaves_out_the_own_row(metric: graph.Metric) -> None:
+    bank = torch.randn(40, 6)
+    rows = torch.tensor([3, 17, 39])
+    np.testing.assert_array_equal(graph.search(bank[rows], bank, 5, rows, metric), brute_lists(bank, 5, metric)[rows])
+
+
+def test_inverted_file_finds_nearly_all_and_never_the_row_itself() -> None:
+    centres = torch.randn(60, 16) * 4
+    f = centres.repeat_interleave(50, 0) + torch.randn(3000, 16)
+    got = graph.neighbours(f, 10, exact_up_to=1000)
+    want = graph.neighbours(f, 10)
+    assert (got != torch.arange(3000)[:, None]).all()
+    assert (got >= 0).all()
+    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(got.tolist(), want.tolist(), strict=True)])
+    assert recall > 0.95
+    assert torch.equal(got, graph.neighbours(f, 10, exact_up_to=1000)), "the same features give the same bits"
+
+
+def test_inverted_file_with_tiny_cells_still_gives_k_neighbours() -> None:
+    f = torch.randn(60, 3)
+    lists = graph.neighbours(f, 20, exact_up_to=10)
+    assert lists.shape == (60, 20)
+    assert all(len(set(row)) == 20 and i not in row for i, row in enumerate(lists.tolist()))
+
+
+@pytest.mark.parametrize("k", [0, 5, 9])
+def test_impossible_k_is_refused_in_one_sentence(k: int) -> None:
+    with pytest.raises(NotelaError, match=f"k={k} .*5 rows.*between 1 and 4"):
+        graph.neighbours(torch.randn(5, 2), k)
+
+
+def test_nan_features_are_named() -> None:
+    f = torch.randn(6, 2)
+    f[4, 0] = torch.nan
+    with pytest.raises(NotelaError, match=r"rows \[4\] hold NaN"):
+        graph.neighbours(f, 2)
