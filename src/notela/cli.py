@@ -9,7 +9,6 @@ import typer
 import notela
 
 app = typer.Typer(
-    help="Adapt a trained classifier to a new place with unlabelled data alone.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

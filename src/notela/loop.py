@@ -374,7 +374,7 @@ class _Loop:
     def _check(self, loss: Tensor, rows: Tensor) -> None:
         if not loss.isfinite():
             raise NotelaError(
-                f"the loss became {float(loss)} in epoch {self.state.epoch} on items {rows.tolist()}; the last "
+                f"the loss became {loss.item()} in epoch {self.state.epoch} on items {rows.tolist()}; the last "
                 "finished epoch is kept in run_dir if one was given; look at these items, or lower learning_rate "
                 f"({self.state.preset.learning_rate})"
             )

@@ -78,7 +78,8 @@ class NOTELA(DropoutStudent):
         mutual = is_mutual(rows, lists, banks["lists"])
         degree = mutual.sum(1)
         weights = edge_weights(degree, banks["degree"][lists], self.normalisation) * mutual
-        heard = torch.einsum("bk,bkc->bc", weights, votes(banks["probabilities"][lists], state.task))
+        said = votes(banks["probabilities"][lists], state.task)
+        heard = torch.einsum("bk,bkc->bc", weights.to(said.dtype), said)
         labels = sharpen(clean.logits, state.task, self.alpha, message=self.lambda_ * heard)
         banks["features"][rows] = clean.features
         banks["probabilities"][rows] = probabilities(clean.logits, state.task)
