@@ -97,20 +97,46 @@ def test_search_leaves_out_the_own_row(metric: graph.Metric) -> None:
     np.testing.assert_array_equal(graph.search(bank[rows], bank, 5, rows, metric), brute_lists(bank, 5, metric)[rows])
 
 
-def test_inverted_file_finds_nearly_all_and_never_the_row_itself() -> None:
-    centres = torch.randn(60, 16) * 4
-    f = centres.repeat_interleave(50, 0) + torch.randn(3000, 16)
-    got = graph.neighbours(f, 10, exact_up_to=1000)
+def clustered(n: int, d: int) -> torch.Tensor:
+    """Rows around 60 centres with a decaying spectrum, as embeddings have."""
+    g = torch.Generator().manual_seed(0)
+    spectrum = torch.arange(1, d + 1) ** -1.0
+    centres = torch.randn(60, d, generator=g) * spectrum * 2
+    return centres[torch.randint(0, 60, (n,), generator=g)] + torch.randn(n, d, generator=g) * spectrum
+
+
+def share_found(got: torch.Tensor, want: torch.Tensor) -> float:
+    return float((want[:, :, None] == got[:, None, :]).any(2).float().mean())
+
+
+@pytest.mark.parametrize("flat_up_to", [50_000, 1_000])
+@pytest.mark.parametrize("d", [16, 300])
+def test_shortlist_finds_nearly_all_and_never_the_row_itself(
+    d: int, flat_up_to: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "_FLAT_UP_TO", flat_up_to)
+    monkeypatch.setattr(graph, "_SHORT_DIMENSIONS", 32)
+    f = clustered(3000, d)
     want = graph.neighbours(f, 10)
+    monkeypatch.setattr(graph, "_upper_triangle", lambda *_: pytest.fail("the shortlist should do"))
+    got = graph.neighbours(f, 10, exact_up_to=1000)
     assert (got != torch.arange(3000)[:, None]).all()
     assert (got >= 0).all()
-    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(got.tolist(), want.tolist(), strict=True)])
-    assert recall > 0.95
+    assert share_found(got, want) > 0.99
     assert torch.equal(got, graph.neighbours(f, 10, exact_up_to=1000)), "the same features give the same bits"
 
 
-def test_inverted_file_with_tiny_cells_still_gives_k_neighbours() -> None:
-    f = torch.randn(60, 3)
+def test_a_shortlist_that_misses_too_much_gives_way_to_exact_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "_SHORT_DIMENSIONS", 8)
+    f = torch.randn(1500, 200)  # no direction matters more than another
+    assert share_found(graph._shortlist(f - f.mean(0), 10), graph.neighbours(f, 10)) < 0.5
+    assert torch.equal(graph.neighbours(f, 10, exact_up_to=1000), graph.neighbours(f, 10))
+
+
+def test_tiny_cells_still_give_k_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "_FLAT_UP_TO", 10)
+    monkeypatch.setattr(graph, "LEAST_RECALL", 0.0)
+    f = torch.cat([torch.randn(55, 3), torch.randn(5, 3) + 1000])
     lists = graph.neighbours(f, 20, exact_up_to=10)
     assert lists.shape == (60, 20)
     assert all(len(set(row)) == 20 and i not in row for i, row in enumerate(lists.tolist()))

@@ -1,0 +1,229 @@
+"""Speed and memory, each against a plain double in the same run: `make bench`.
+
+    python benchmarks/run.py                # all three
+    python benchmarks/run.py graph refresh epoch
+
+graph    neighbours + mutual graph + teacher step, N = 20,000, d = 1,280, C = 100, against dense N × N torch
+refresh  one per-iteration refresh of NOTELA (batch 64, N = 10,000) against rebuilding the dense graph
+epoch    one NOTELA epoch against one inference pass plus one training pass of the same network
+
+Times are CPU-seconds of all threads; memory is the peak of the resident set above what the inputs take. Every case runs
+in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import notela
+from cifar10c_check import CifarResNet
+from notela.classifier import Output
+from notela.graph import mutual_affinity, neighbours
+from notela.methods import NOTELA, Preset
+from notela.methods.notela import teacher_step
+from notela.task import cross_entropy, probabilities, votes
+
+AUTHORS = {"graph": {"cpu_s": 16.7, "peak_gb": 3.1}, "refresh": {"cpu_s": 2.8}}  # measured on their released code
+
+
+def cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def resident_kb(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def measure(work: Callable[[], Any]) -> dict[str, float]:
+    """CPU-seconds and peak memory above the present, in GB."""
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before, start = resident_kb("VmRSS"), cpu_seconds()
+    work()
+    return {"cpu_s": cpu_seconds() - start, "peak_gb": (resident_kb("VmHWM") - before) / 1e6}
+
+
+def embeddings(n: int, d: int, structured: bool = True) -> Tensor:
+    """Rectified features of 100 overlapping classes with a decaying spectrum; or, as the worst case, pure noise."""
+    g = torch.Generator().manual_seed(0)
+    if not structured:
+        return torch.randn(n, d, generator=g)
+    spectrum = torch.arange(1, 201) ** -0.5
+    centres = torch.randn(100, 200, generator=g) * spectrum * 1.5
+    latent = centres[torch.randint(0, 100, (n,), generator=g)] + torch.randn(n, 200, generator=g) * spectrum
+    features = latent @ torch.randn(200, d, generator=g) / 14
+    return torch.relu(features.add_(torch.randn(n, d, generator=g), alpha=0.05))
+
+
+# ---- graph
+
+
+def ours_graph(features: Tensor, logits: Tensor, k: int = 15) -> Tensor:
+    return teacher_step(logits, mutual_affinity(features, k), "multilabel", alpha=1.0, lambda_=1.0)
+
+
+def dense_graph(features: Tensor, logits: Tensor, k: int = 15) -> Tensor:
+    distance = torch.cdist(features, features).fill_diagonal_(torch.inf)
+    listed = torch.zeros_like(distance).scatter_(1, distance.topk(k, largest=False).indices, 1.0)
+    affinity = listed * listed.T
+    affinity /= affinity.sum(1, keepdim=True).clamp(min=1)
+    return (logits + affinity @ votes(probabilities(logits, "multilabel"), "multilabel")).sigmoid()
+
+
+def graph(variant: str) -> dict[str, Any]:
+    structured = not variant.endswith("noise")
+    features, logits = embeddings(20_000, 1_280, structured), torch.randn(20_000, 100) - 2
+    work = dense_graph if variant.startswith("dense") else ours_graph
+    work(features[:500], logits[:500])  # thread pools and libraries
+    result: dict[str, Any] = measure(lambda: work(features, logits))
+    if variant == "ours":
+        rows = torch.arange(0, 20_000, 20)
+        exact = torch.cdist(features[rows], features)
+        exact[torch.arange(len(rows)), rows] = torch.inf
+        exact = exact.topk(15, largest=False).indices
+        found = neighbours(features, 15)[rows]
+        result["recall"] = float((exact[:, :, None] == found[:, None, :]).any(2).float().mean())
+    return result
+
+
+# ---- refresh
+
+
+class Banks:
+    """The parts of the loop's state that a refresh touches."""
+
+    def __init__(self, features: Tensor, logits: Tensor) -> None:
+        self.task, self.features, self.logits = "multilabel", features, logits
+        self.banks: dict[str, Tensor] = {}
+
+    def sweep(self) -> Any:
+        return Output(self.features.clone(), self.logits)
+
+    def at_most_neighbours(self, k: int) -> int:
+        return k
+
+    def record(self, **_: Tensor) -> None:
+        pass
+
+
+def refresh(variant: str) -> dict[str, Any]:
+    features, logits = embeddings(10_000, 1_280), torch.randn(10_000, 100) - 2
+    state: Any = Banks(features, logits)
+    method = NOTELA(1.0, "iteration", k=15, lambda_=1.0)
+    method.before_run(state)
+    batches = torch.randperm(10_000).split(64)[:40]
+
+    def one(rows: Tensor) -> None:
+        if variant == "dense":
+            dense_graph(features, logits)
+        else:
+            method.teach_rows(rows, Output(features[rows] + 0.01, logits[rows]), state)
+
+    if variant == "dense":
+        batches = batches[:2]
+    one(batches[0])
+    start = cpu_seconds()
+    for rows in batches[1:]:
+        one(rows)
+    return {"cpu_s": (cpu_seconds() - start) / (len(batches) - 1)}
+
+
+# ---- epoch
+
+
+def network() -> nn.Module:
+    model = CifarResNet()
+    model.linear = nn.Sequential(nn.Dropout(0.1), nn.Linear(64, 10))  # type: ignore[assignment]
+    return model
+
+
+def epoch(variant: str) -> dict[str, Any]:
+    torch.manual_seed(0)
+    model, x = network().eval(), torch.randn(1_920, 3, 32, 32)
+    policy = Preset(NOTELA(1.0, variant, k=15, lambda_=1.0), "norm", 1e-4, "constant", "source", noise=True)  # type: ignore[arg-type]
+
+    def ours(epochs: int) -> float:
+        start = cpu_seconds()
+        notela.adapt(model, x, task="singlelabel", method=policy, epochs=epochs, progress=False, device="cpu")
+        return cpu_seconds() - start
+
+    student = network().eval()
+    for parameter in student.parameters():
+        parameter.requires_grad_(False)
+    for layer in student.modules():
+        if isinstance(layer, (nn.BatchNorm2d, nn.Dropout)):
+            layer.train(isinstance(layer, nn.Dropout))
+            for parameter in layer.parameters():
+                parameter.requires_grad_(True)
+    optimizer = torch.optim.Adam([p for p in student.parameters() if p.requires_grad], lr=1e-4)
+    labels = torch.randn(len(x), 10).softmax(1)
+
+    def plain() -> float:
+        start = cpu_seconds()
+        order = torch.randperm(len(x))
+        with torch.no_grad():
+            for rows in order.split(64):
+                student(x[rows])
+        for rows in order.split(64):
+            loss = cross_entropy(student(x[rows]), labels[rows], "singlelabel").mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return cpu_seconds() - start
+
+    plain()
+    ours(1)
+    pairs = []
+    for _ in range(5):  # interleaved, since the machine's speed drifts; two epochs' difference leaves out the set-up
+        first = plain()
+        two_epochs = ours(3) - ours(1)
+        pairs.append((two_epochs / 2, (first + plain()) / 2))
+    return {
+        "cpu_s": statistics.median(a for a, _ in pairs),
+        "plain_cpu_s": statistics.median(b for _, b in pairs),
+        "ratio": statistics.median(a / b for a, b in pairs),
+    }
+
+
+SUITES = {
+    "graph": (graph, ["ours", "dense", "ours on noise", "dense on noise"]),
+    "refresh": (refresh, ["ours", "dense"]),
+    "epoch": (epoch, ["epoch", "iteration"]),
+}
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--one"]:
+        print(json.dumps(SUITES[sys.argv[2]][0](sys.argv[3])))
+        return
+    wanted = sys.argv[1:] or list(SUITES)
+    unknown = [name for name in wanted if name not in SUITES]
+    if unknown:
+        sys.exit(f"{unknown[0]!r} is not one of {', '.join(SUITES)}\n{__doc__}")
+    for name in wanted:
+        print(f"## {name}")
+        for variant in SUITES[name][1]:
+            command = [sys.executable, __file__, "--one", name, variant]
+            out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            result = json.loads(out.splitlines()[-1])
+            numbers = "  ".join(f"{key} {value:.4g}" for key, value in result.items())
+            for key, theirs in AUTHORS.get(name, {}).items():
+                if variant.startswith("ours"):
+                    numbers += f"  ({key}: {result[key] / theirs:.3f} of the authors' {theirs})"
+            print(f"{variant:<16}{numbers}", flush=True)
+        print()
+
+
+if __name__ == "__main__":
+    main()
