@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -54,6 +54,7 @@ class Classifier:
         self._embedding: Tensor | None = None
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
         self._as_given = [(p, p.requires_grad) for p in self.model.parameters()]
+        self._norms = [m for m in self.model.modules() if is_norm_layer(m)]
         self._momentum = {m: m.momentum for m in self.statistics_layers()}
         self._tracking = {m: m.track_running_stats for m in self.statistics_layers()}
         dtypes = [p.dtype for p in self.model.parameters() if p.is_floating_point()]
@@ -94,17 +95,13 @@ class Classifier:
         running averages stay as they are.
         """
         self.model.train(noise)
-        for layer in self.norm_layers():
-            layer.training = False
+        for norm in self._norms:
+            norm.training = False
         for layer, tracks in self._tracking.items():
             layer.training = batch_statistics
             layer.track_running_stats = tracks and (update_statistics or not batch_statistics)
 
     # ---- what the model is made of
-
-    def norm_layers(self) -> Iterator[nn.Module]:
-        """Every normalisation layer: torch's own and, by name, the custom ones of other libraries."""
-        return (m for m in self.model.modules() if is_norm_layer(m))
 
     def statistics_layers(self) -> list[_NormBase]:
         """The layers that keep running averages of their input (Batch-, SyncBatch-, some InstanceNorm)."""
@@ -150,7 +147,7 @@ class Classifier:
         elif trainable == "body":
             chosen = set(named) - self._head_parameters("trainable='body'")
         elif trainable == "norm":
-            own = {id(p) for layer in self.norm_layers() for p in layer.parameters(recurse=False)}
+            own = {id(p) for layer in self._norms for p in layer.parameters(recurse=False)}
             chosen = {name for name, p in named.items() if id(p) in own}
             if not chosen:
                 raise NotelaError(

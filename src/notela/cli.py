@@ -38,7 +38,7 @@ def main(
 
 
 @app.command()
-def demo(seed: Annotated[int, typer.Option(help="Draws the noise, the split and the runs.")] = 0) -> None:
+def demo(seed: Annotated[int, typer.Option(min=0, help="Draws the noise, the split and the runs.")] = 0) -> None:
     """Train a small network on real digits, corrupt them, adapt with all eight methods, print a table."""
     from notela.demo import run
 

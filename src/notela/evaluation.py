@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,8 +16,11 @@ from notela.data import Unlabelled
 from notela.errors import NotelaError
 from notela.task import Task, check_task, probabilities
 
-Predict = Callable[[Any], Tensor]
-"""From data (anything `adapt` takes) to logits over the kept classes, (N, C) on the CPU."""
+
+class Predict(Protocol):
+    """From data (anything `adapt` takes) to logits over the kept classes, (N, C) on the CPU."""
+
+    def __call__(self, data: Any, key: str | None = None) -> Tensor: ...
 
 
 def predict(
@@ -33,22 +36,20 @@ def predict(
     """Probabilities (N, C) of a model on data, over the kept classes, in the data's order."""
     check_task(task)
     frozen = copy.deepcopy(model).to(pick_device(device))
-    return probabilities(frozen_predict(frozen, classes, batch_size=batch_size, key=key)(data), task)
+    return probabilities(frozen_predict(frozen, classes, batch_size)(data, key), task)
 
 
 def frozen_predict(
     frozen: nn.Module,
     classes: Sequence[int] | None = None,
-    *,
     batch_size: int | None = None,
-    key: str | None = None,
 ) -> Predict:
     """A function from data to logits of `frozen`, in evaluation mode and without gradients."""
     frozen.eval()
     first = next(iter(frozen.parameters()), torch.zeros(0))
 
     @torch.no_grad()
-    def run(data: Any) -> Tensor:
+    def run(data: Any, key: str | None = None) -> Tensor:
         rows = Unlabelled(data, batch_size=batch_size, key=key)
         parts = []
         for _, x in rows.batches(torch.arange(len(rows))):
@@ -101,7 +102,7 @@ class Evaluator:
             raise NotelaError("the labels hold no positive entry: no metric is defined on them")
 
     def __call__(self, predict: Predict) -> dict[str, float]:
-        logits = predict(self._data)
+        logits = predict(self._data, self._key)
         return {name: metrics.BY_NAME[name](logits, self._labels) for name in self._wanted}
 
 

@@ -25,7 +25,7 @@ from notela.classifier import ADDED_DROPOUT, Classifier, Output, Trainable
 from notela.data import Unlabelled
 from notela.errors import NotelaError, check_choice
 from notela.evaluation import Predict, frozen_predict, pick_device
-from notela.methods.base import Batch, Method, Preset
+from notela.methods.base import Batch, Method, Preset, check_at_least
 from notela.progress import Progress
 from notela.runs import RunFolder, describe
 from notela.task import Task, check_task, entropy, hard, probabilities
@@ -56,7 +56,8 @@ class Result:
         lines = [head, f"last epoch: {numbers}"]
         if self.source is not None:
             for name, before in self.source.items():
-                lines.append(f"{name}: {before:.4g} -> {last['evaluation'][name]:.4g}")
+                after = last.get("evaluation", {}).get(name)
+                lines.append(f"{name}: {before:.4g}" + ("" if after is None else f" -> {after:.4g}"))
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
@@ -99,6 +100,7 @@ def adapt(
     """
     check_task(task)
     check_choice("precision", precision, ("fp32", "bf16", "fp16"))
+    check_at_least("seed", seed, 0)
     overrides: dict[str, Any] = {
         "trainable": trainable,
         "learning_rate": learning_rate,
@@ -131,7 +133,7 @@ def adapt(
         if folder is not None and (done := folder.finished()) is not None:
             folder.load_model(classifier.model)
             return Result(classifier.release(), done["history"], done["notes"], done["source"], description)
-        loop = _Loop(state, parameters, model, evaluator)
+        loop = Loop(state, parameters, model, evaluator)
         if folder is not None:
             loop.resume(folder)
         with Progress(progress, preset, rows) as bar:
@@ -157,6 +159,7 @@ class State:
     banks: dict[str, Tensor] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     meters: _Meters = field(init=False)
+    progress: Progress | None = None
     _labels: Tensor | None = None
     _kept: Tensor | None = None
 
@@ -184,12 +187,16 @@ class State:
         In random order: batches that normalise themselves must not be all of one kind.
         """
         banks: tuple[Tensor, ...] | None = None
+        done = 0
         for rows, x in self.data.batches(torch.randperm(len(self.data))):
             output = self._quiet_pass(x, noise=noise)
             if banks is None:
                 banks = tuple(part.new_empty(len(self.data), part.shape[1]) for part in output)
             for bank, part in zip(banks, output, strict=True):
                 bank[rows.to(bank.device)] = part
+            done += len(rows)
+            if self.progress is not None:
+                self.progress.sweep(done)
         assert banks is not None
         return Output(*banks)
 
@@ -289,7 +296,7 @@ class _Meters:
         return record | {name: float(value) for name, value in means.items()}
 
 
-class _Loop:
+class Loop:
     """Epochs, steps, evaluation and checkpoints of one run."""
 
     def __init__(
@@ -322,6 +329,7 @@ class _Loop:
 
     def run(self, folder: RunFolder | None, bar: Progress) -> None:
         state = self.state
+        state.progress = bar
         first = state.epoch + 1
         if first == 1:
             self.source = self._evaluate()

@@ -29,7 +29,8 @@ class Progress:
             disable=not (sys.stderr.isatty() if wanted is None else wanted),
             transient=True,
         )
-        self._task = self._bar.add_task(preset.method.name, total=self._epochs * self._rows, loss="", rate="")
+        self._title = preset.method.name
+        self._task = self._bar.add_task(self._title, total=self._epochs * self._rows, loss="", rate="")
 
     def __enter__(self) -> Progress:
         self._bar.start()
@@ -42,7 +43,13 @@ class Progress:
 
     def start_epoch(self, epoch: int) -> None:
         """Epochs that an earlier call finished count as done."""
-        self._bar.update(self._task, completed=(epoch - 1) * self._rows, description=f"epoch {epoch}/{self._epochs}")
+        self._title = f"epoch {epoch}/{self._epochs}"
+        self._bar.update(self._task, completed=(epoch - 1) * self._rows, description=self._title)
+
+    def sweep(self, done: int) -> None:
+        """So many rows of a pass over the whole set, before the epoch's steps."""
+        part = "" if done == self._rows else f", all rows: {done / self._rows:.0%}"
+        self._bar.update(self._task, description=self._title + part)
 
     def advance(self, rows: int, loss: float | None) -> None:
         """One batch is through."""

@@ -26,7 +26,7 @@ from notela.data import Unlabelled, feed
 from notela.errors import NotelaError
 
 if TYPE_CHECKING:
-    from notela.loop import Result, _Loop
+    from notela.loop import Result, Loop
     from notela.methods.base import Preset
 
 _ADAM = ("step", "exp_avg", "exp_avg_sq")
@@ -156,7 +156,7 @@ class RunFolder:
         except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
             raise NotelaError(f"{path} cannot be read ({error}); remove it to start this run anew") from error
 
-    def write_checkpoint(self, loop: _Loop) -> None:
+    def write_checkpoint(self, loop: Loop) -> None:
         """Model, optimiser, banks and position; the random numbers follow from the position."""
         state = loop.state
         tensors = {f"model/{name}": t for name, t in _tensors(state.classifier.model).items()}

@@ -55,7 +55,7 @@ class NOTELA(DropoutStudent):
 
     def before_run(self, state: State) -> None:
         """With refresh="iteration": banks of the whole set, whose rows are replaced batch by batch."""
-        if self.refresh == "iteration" and not state.banks:
+        if self.refresh == "iteration" and "features" not in state.banks:
             bank = state.sweep()
             lists = neighbours(bank.features, state.at_most_neighbours(self.k), self.metric)
             everyone = torch.arange(len(lists), device=lists.device)

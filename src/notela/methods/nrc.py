@@ -40,7 +40,7 @@ class NRC(Method):
         check_choice("metric", self.metric, ("euclidean", "cosine"))
 
     def before_run(self, state: State) -> None:
-        if not state.banks:
+        if "features" not in state.banks:
             bank = state.sweep()
             state.banks["features"] = bank.features
             state.banks["probabilities"] = probabilities(bank.logits, state.task)
