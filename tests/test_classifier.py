@@ -120,6 +120,50 @@ def test_head_that_is_not_the_output_lists_candidates_and_can_be_named() -> None
     torch.testing.assert_close(named(X).features, torch.relu(model.body(X)))
     with pytest.raises(NotelaError, match="'fcc' is not a layer.*'fc'"):
         Classifier(model, X, head="fcc")
+    with pytest.raises(NotelaError, match="'body' does not give one number for each of the 3 classes"):
+        Classifier(model, X, head="body")
+
+
+def test_head_called_by_keyword_or_not_at_all() -> None:
+    class Keyword(Wrapped):
+        def __init__(self) -> None:
+            super().__init__("tensor")
+            self.unused = nn.Linear(7, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(input=torch.relu(self.body(x)))
+
+    classifier = Classifier(Keyword(), X)
+    assert classifier(X).features.shape == (6, 7)
+    classifier.add_dropout(0.5)
+    classifier.set_mode(noise=True, batch_statistics=False)
+    assert not torch.equal(classifier(X).logits, classifier(X).logits)
+    with pytest.raises(NotelaError, match="'unused' is not a layer that runs"):
+        Classifier(Keyword(), X, head="unused")
+
+
+def test_a_model_that_answers_otherwise_in_training_is_refused() -> None:
+    class Distilled(Wrapped):
+        def forward(self, x: Tensor) -> object:
+            z = self.fc(torch.relu(self.body(x)))
+            return (z, 2 * z) if self.training else z
+
+    classifier = Classifier(Distilled("tensor"), X)
+    classifier.set_mode(noise=True, batch_statistics=False)
+    with pytest.raises(NotelaError, match="another kind of answer in training mode"):
+        classifier(X)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_weights_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(NotelaError, match=r"too coarse.*model.float\(\)"):
+        Classifier(Wrapped("tensor").to(dtype), X)
+
+
+@pytest.mark.parametrize("thing", [Wrapped, lambda x: x, "resnet50", {}])
+def test_what_is_no_module_is_refused(thing: object) -> None:
+    with pytest.raises(NotelaError, match=r"expected a torch.nn.Module"):
+        Classifier(thing, X)  # type: ignore[arg-type]
 
 
 def test_a_model_that_answers_something_else_is_refused() -> None:
@@ -148,11 +192,19 @@ def test_class_subset_is_applied_to_the_logits() -> None:
 
 @pytest.mark.parametrize(
     ("classes", "sentence"),
-    [([], "keeps no class"), ([0, 3], "holds 3, but the model has outputs 0 to 2"), ([1, 1], "1 more than once")],
+    [
+        ([], "keeps no class"),
+        ([0, 3], "holds 3, but the model has outputs 0 to 2"),
+        ([1, 1], "1 more than once"),
+        ([True, False, True], "flatnonzero"),
+        ([0.5], "must be a list of class numbers"),
+        (["robin"], "must be a list of class numbers"),
+        (2, "must be a list of class numbers"),
+    ],
 )
-def test_impossible_class_subsets_are_refused(classes: list[int], sentence: str) -> None:
+def test_impossible_class_subsets_are_refused(classes: object, sentence: str) -> None:
     with pytest.raises(NotelaError, match=sentence):
-        Classifier(Wrapped("tensor"), X, classes=classes)
+        Classifier(Wrapped("tensor"), X, classes=classes)  # type: ignore[arg-type]
 
 
 def test_every_kind_of_norm_layer_counts() -> None:
@@ -215,6 +267,30 @@ def test_batch_statistics_with_and_without_recording(net: Net) -> None:
     released = classifier.release()
     assert released.bn.track_running_stats
     assert not any(m.training for m in released.modules())
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(1), nn.InstanceNorm1d(1, track_running_stats=True)])
+def test_quiet_passes_leave_every_kind_of_running_average_alone(layer: nn.Module) -> None:
+    model = nn.Sequential(nn.Unflatten(1, (1, 8)), layer, nn.Flatten(), nn.Linear(8, 3))
+    classifier = Classifier(model, X)
+    before = weights(classifier.model)
+    classifier.set_mode(noise=True, batch_statistics=True)
+    classifier(X * 5 + 3)
+    assert all(torch.equal(before[name], now) for name, now in weights(classifier.model).items())
+    classifier.set_mode(noise=True, batch_statistics=True, update_statistics=True)
+    classifier(X * 5 + 3)
+    assert not torch.equal(before["1.running_mean"], classifier.model[1].running_mean)
+    assert classifier.release()[1].momentum == 0.1
+
+
+def test_a_cumulative_average_follows_during_the_run_and_is_given_back() -> None:
+    layer = nn.BatchNorm1d(8, momentum=None)
+    layer.num_batches_tracked += 100_000
+    classifier = Classifier(nn.Sequential(layer, nn.Linear(8, 3)), X)
+    classifier.set_mode(noise=False, batch_statistics=True, update_statistics=True)
+    classifier(X)
+    torch.testing.assert_close(classifier.model[0].running_mean, 0.1 * X.mean(0))
+    assert classifier.release()[0].momentum is None
 
 
 @pytest.mark.parametrize(

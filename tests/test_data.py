@@ -123,6 +123,42 @@ def test_empty_data_and_empty_batches_are_refused() -> None:
         Unlabelled(X[:0])
     with pytest.raises(NotelaError, match="batch_size=0"):
         Unlabelled(X, batch_size=0)
+    with pytest.raises(NotelaError, match="single number"):
+        Unlabelled(torch.tensor(3.0))
+
+
+@pytest.mark.parametrize("data", [(X, torch.arange(11)), {"x": X}, "recordings/"])
+def test_pairs_dicts_and_names_are_refused(data: Any) -> None:
+    with pytest.raises(NotelaError, match=f"data is a {type(data).__name__}; hand in the inputs alone"):
+        Unlabelled(data)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_items_of_several_shapes_are_named_in_one_sentence(workers: int) -> None:
+    loader = DataLoader(Items(lambda i: torch.zeros(i + 1)), batch_size=4, num_workers=workers)
+    with pytest.raises(NotelaError, match="^items 0, 1, 2, 3 do not make a batch") as error:
+        gather(Unlabelled(loader))
+    assert "\n" not in str(error.value)
+
+
+def test_arrays_of_any_layout() -> None:
+    torch.testing.assert_close(gather(Unlabelled(X.numpy()[::-1])), X.flip(0))
+    with pytest.raises(NotelaError, match="array of object"):
+        Unlabelled(np.array([None, 1]))
+    with pytest.raises(NotelaError, match="items 1;"):
+        next(Unlabelled(torch.tensor([1.0, torch.nan])).batches(torch.arange(2)))
+
+
+def test_random_numbers_of_workers_do_not_remember_earlier_epochs() -> None:
+    """A resumed run starts fresh workers; so must every epoch of an uninterrupted one."""
+    noisy = Items(lambda i: torch.rand(3))
+    data = Unlabelled(DataLoader(noisy, batch_size=11, num_workers=1, persistent_workers=True))
+
+    def epoch() -> Tensor:
+        torch.manual_seed(0)
+        return next(data.batches(torch.arange(11)))[1]
+
+    assert torch.equal(epoch(), epoch())
 
 
 def test_nan_names_the_items() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -85,12 +87,10 @@ def test_evaluator_sees_source_and_every_epoch_and_changes_nothing(net: Net, x: 
         """Breaks everything it can reach."""
 
         def __call__(self, predict: object) -> dict[str, float]:
-            logits = predict(x)  # type: ignore[operator]
-            logits.zero_()
-            for cell in predict.__closure__:  # type: ignore[attr-defined]
-                if isinstance(cell.cell_contents, nn.Module):
-                    for p in cell.cell_contents.parameters():
-                        p.data.zero_()
+            predict(x).zero_()  # type: ignore[operator]
+            for part in vars(predict).values():
+                for p in part.parameters() if isinstance(part, nn.Module) else ():
+                    p.data.zero_()
             torch.manual_seed(99)
             return {"score": 1}
 
@@ -113,7 +113,7 @@ def test_ready_made_evaluator(
         labels = torch.tensor(kept)[torch.randint(0, len(kept), (70,), generator=g)]
     else:
         labels = (torch.rand(70, CLASSES, generator=g) < 0.4).int()
-    evaluator = notela.Evaluator(x, labels, task=task, classes=classes)
+    evaluator = notela.Evaluator(x, labels, task=task)
     result = quick(net, x, task=task, method="notela", classes=classes, evaluator=evaluator)
     p = notela.predict(result.model, x, task=task, classes=classes)
     assert p.shape == (70, len(kept))
@@ -126,13 +126,20 @@ def test_ready_made_evaluator(
         assert last["map"] == pytest.approx(notela.metrics.mean_average_precision(p, labels[:, kept]), abs=1e-6)
 
 
-def test_evaluator_refuses_labels_that_do_not_fit(x: Tensor) -> None:
-    with pytest.raises(notela.NotelaError, match=r"shape \(70, 2\) do not fit task='singlelabel'"):
+def test_evaluator_refuses_labels_that_do_not_fit(net: Net, x: Tensor, quick: Quick) -> None:
+    with pytest.raises(notela.NotelaError, match=r"shape \(70, 2\).* do not fit task='singlelabel'"):
         notela.Evaluator(x, torch.zeros(70, 2), task="singlelabel")
+    with pytest.raises(notela.NotelaError, match="type <U5 do not fit"):
+        notela.Evaluator(x, ["robin"] * 70, task="singlelabel")
+    threes = notela.Evaluator(x, torch.full((70,), 3), task="singlelabel")
     with pytest.raises(notela.NotelaError, match="class 3, which classes does not keep"):
-        notela.Evaluator(x, torch.full((70,), 3), task="singlelabel", classes=[0, 1])
+        quick(net, x, task="singlelabel", classes=[0, 1], evaluator=threes)
+    nothing = notela.Evaluator(x, torch.zeros(70, CLASSES), task="multilabel")
     with pytest.raises(notela.NotelaError, match="no positive entry"):
-        notela.Evaluator(x, torch.zeros(70, 2), task="multilabel")
+        quick(net, x, task="multilabel", evaluator=nothing)
+    for wrong, sentence in (((x, x), "evaluator is a tuple"), (lambda _: None, "evaluator returned None")):
+        with pytest.raises(notela.NotelaError, match=sentence):
+            quick(net, x, task="multilabel", evaluator=wrong)
 
 
 def test_a_class_subset_equals_a_smaller_head(net: Net, x: Tensor, quick: Quick) -> None:
@@ -151,6 +158,8 @@ def test_model_without_dropout_gets_some_and_the_result_says_so(x: Tensor, quick
         result = quick(model, x, task="multilabel", method=method)
         assert any("no dropout: noisy passes drop 10% of the embedding" in note for note in result.notes)
         assert not any(m._forward_pre_hooks for m in result.model.modules())
+    still = quick(model, x, task="multilabel", method="dropout_student", noise=False)
+    assert still.notes == [], "no noisy pass, so nothing to say"
     silent = quick(model, x, task="multilabel", method="tent", noise=True)
     assert silent.notes == ["noise=True has no effect: the model has no dropout"]
     assert quick(model, x, task="multilabel", method="tent", noise=False).notes == []
@@ -175,8 +184,15 @@ def test_fewer_rows_than_k_is_handled_and_said(net: Net, x: Tensor, quick: Quick
         (70, {"device": "cuda:7"}, "device='cuda:7' cannot be used here"),
         (70, {"device": "gpu"}, "device='gpu' cannot be used here"),
         (70, {"method": "tent", "trainable": "none"}, "no parameter chosen by trainable='none'"),
-        (70, {"epochs": 0}, "epochs=0 must be at least 1"),
-        (70, {"seed": -1}, "seed=-1 must be at least 0"),
+        (70, {"epochs": 0}, "epochs=0 must be a whole number of at least 1"),
+        (70, {"epochs": 2.5}, "epochs=2.5 must be a whole number"),
+        (70, {"epochs": "3"}, "epochs='3' must be a whole number"),
+        (70, {"seed": -1}, "seed=-1 must be a whole number of at least 0"),
+        (70, {"seed": 1.5}, "seed=1.5 must be"),
+        (70, {"batch_size": 2.5}, "batch_size=2.5 must be"),
+        (70, {"learning_rate": "fast"}, "learning_rate='fast' must be a number"),
+        (70, {"noise": "off"}, "noise='off' must be True or False"),
+        (70, {"trainable": 5}, "trainable=5 must be"),
     ],
 )
 def test_impossible_runs_are_refused_in_one_sentence(
@@ -223,6 +239,83 @@ def test_autocast_runs_and_learns(precision: str, net: Net, x: Tensor, quick: Qu
     result = quick(net, x, task="multilabel", method="notela", precision=precision)
     assert not same(net, result.model)
     assert all(t.isfinite().all() for t in result.model.state_dict().values())
+
+
+def test_numpy_numbers_are_as_good_as_pythons(net: Net, x: Tensor, quick: Quick, tmp_path: object) -> None:
+    settings = {
+        "epochs": np.int64(2),
+        "seed": np.int64(3),
+        "learning_rate": np.float32(0.5),
+        "batch_size": np.int64(16),
+    }
+    a = quick(net, x, task="singlelabel", method="tent", run_dir=tmp_path, classes=np.array([0, 2]), **settings)
+    b = quick(net, x, task="singlelabel", method="tent", classes=torch.tensor([0, 2]), seed=3, learning_rate=0.5)
+    assert same(a.model, b.model)
+
+
+def test_adapting_inside_no_grad_or_inference_mode_works(net: Net, x: Tensor, quick: Quick) -> None:
+    plain = quick(net, x, task="singlelabel", method="tent")
+    for context in (torch.no_grad(), torch.inference_mode()):
+        with context:
+            assert same(plain.model, quick(net, x, task="singlelabel", method="tent").model)
+
+
+def test_augmentation_by_numpy_is_drawn_from_the_seed(net: Net, x: Tensor, quick: Quick, tmp_path: object) -> None:
+    class Shaken(torch.utils.data.Dataset[Tensor]):
+        def __len__(self) -> int:
+            return 70
+
+        def __getitem__(self, i: int) -> Tensor:
+            return x[i] + np.random.rand() + random.random()  # noqa: NPY002
+
+    np.random.seed(0)  # noqa: NPY002
+    first = quick(net, Shaken(), task="singlelabel", method="notela", seed=1)
+    expected = np.random.rand()  # noqa: NPY002
+    np.random.seed(0)  # noqa: NPY002
+    assert np.random.rand() == expected, "the caller's numbers are left alone"  # noqa: NPY002
+    assert same(first.model, quick(net, Shaken(), task="singlelabel", method="notela", seed=1).model)
+
+
+def test_infinite_statistics_stop_the_run(net: Net, x: Tensor, quick: Quick) -> None:
+    huge = x.clone()
+    huge[3] = 1e25
+    with pytest.raises(notela.NotelaError, match="bn.running_var became NaN or infinite in epoch 1"):
+        quick(net, huge, task="singlelabel", method="adabn")
+
+
+def test_an_infinite_gradient_stops_the_run(x: Tensor, quick: Quick) -> None:
+    class Steep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.fc = nn.LayerNorm(8), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(self.norm(x)) + (self.norm.weight - self.norm.weight.detach()).abs().sum().sqrt()
+
+    with pytest.raises(notela.NotelaError, match="norm.weight became NaN or infinite in epoch 1"):
+        quick(Steep(), x, task="multilabel", method="tent", batch_size=70)
+
+
+def test_sweeps_of_an_epoch_differ_by_noise_alone(net: Net, x: Tensor) -> None:
+    """Batches that normalise themselves: another order would give other logits, and DUST would filter by luck."""
+    from notela.classifier import Classifier
+    from notela.data import Unlabelled
+
+    preset = Preset(notela.methods.DUST(), statistics="target", batch_size=16)
+    rows = Unlabelled(x, batch_size=16)
+    state = State(Classifier(net, x[:2]), rows, "singlelabel", preset)
+    first = state.sweep().logits
+    torch.rand(5)
+    assert torch.equal(first, state.sweep().logits)
+    assert not torch.equal(first, state.sweep(noise=True).logits)
+    state.epoch = 1
+    assert not torch.equal(first, state.sweep().logits)
+
+
+def test_outputs_that_are_probabilities_are_noted(x: Tensor, quick: Quick) -> None:
+    model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 3), nn.Softmax(1))
+    result = quick(model, x, task="singlelabel", method="tent")
+    assert any("probabilities, not logits" in note for note in result.notes)
 
 
 def test_a_model_that_already_gives_embeddings(x: Tensor, quick: Quick) -> None:

@@ -61,6 +61,10 @@ def test_other_data_and_other_models_are_refused(net: Net, x: Tensor, quick: Qui
     quick(net, x, task="singlelabel", run_dir=tmp_path)
     with pytest.raises(notela.NotelaError, match=r"data.fingerprint: '\w+' there"):
         quick(net, x + 1, task="singlelabel", run_dir=tmp_path)
+    net.drop.p = 0.7
+    with pytest.raises(notela.NotelaError, match=r"model.fingerprint: '\w+' there"):
+        quick(net, x, task="singlelabel", run_dir=tmp_path)
+    net.drop.p = 0.3
     with torch.no_grad():
         net.conv.bias += 1
     with pytest.raises(notela.NotelaError, match=r"model.fingerprint: '\w+' there"):
@@ -218,6 +222,13 @@ def test_loading_into_another_architecture_names_the_difference(
     with pytest.raises(notela.NotelaError, match="does not exist"):
         notela.load(tmp_path / "nowhere", net)
     assert torch.equal(before["conv.weight"], net.conv.weight)
+
+
+def test_swapped_arguments_get_a_sentence(net: Net, x: Tensor, quick: Quick, tmp_path: Path) -> None:
+    with pytest.raises(notela.NotelaError, match="save takes what adapt returned, not a Net"):
+        notela.save(net, tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(notela.NotelaError, match="load takes a folder, then a model"):
+        notela.load(net, tmp_path)  # type: ignore[arg-type]
 
 
 def test_saving_over_another_run_is_refused(net: Net, x: Tensor, quick: Quick, tmp_path: Path) -> None:

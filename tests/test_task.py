@@ -40,6 +40,10 @@ def test_marginal_entropy_is_the_entropy_of_the_mean_prediction() -> None:
     z = np.random.default_rng(1).normal(size=(9, 4)) * 3
     t = torch.tensor(z)
     assert task.marginal_entropy(t, "singlelabel").item() == pytest.approx(scipy_entropy(softmax(z, 1).mean(0)))
+    p = task.probabilities(t, "singlelabel").mean(0)
+    torch.testing.assert_close(task.entropy_of(p, "singlelabel"), task.marginal_entropy(t, "singlelabel"))
+    p = task.probabilities(t, "multilabel").mean(0)
+    torch.testing.assert_close(task.entropy_of(p, "multilabel"), task.marginal_entropy(t, "multilabel"))
     assert task.marginal_entropy(t, "multilabel").item() == pytest.approx(binary_entropy(expit(z).mean(0)).mean())
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -42,6 +43,10 @@ class Classifier:
         classes: Sequence[int] | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise NotelaError(
+                f"model is a {type(model).__name__}; expected a torch.nn.Module (an instance, not a class)"
+            )
         self.device = torch.device(device)
         try:
             self.model = copy.deepcopy(model).to(self.device).eval()
@@ -53,34 +58,53 @@ class Classifier:
         self.added_dropout = 0.0
         self._embedding: Tensor | None = None
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self.dtype = floating_type(self.model)
+        if self.dtype in (torch.float16, torch.bfloat16):
+            raise NotelaError(
+                f"the model's weights are {str(self.dtype).removeprefix('torch.')}, too coarse to hold small steps; "
+                "hand in model.float(), and precision='bf16' if speed matters"
+            )
         self._as_given = [(p, p.requires_grad) for p in self.model.parameters()]
         self._norms = [m for m in self.model.modules() if is_norm_layer(m)]
         self._momentum = {m: m.momentum for m in self.statistics_layers()}
+        self.momentum = {m: 0.1 if m.momentum is None else m.momentum for m in self.statistics_layers()}
+        """How fast running averages follow during the run; a layer's cumulative average (None) would hardly move."""
         self._tracking = {m: m.track_running_stats for m in self.statistics_layers()}
-        dtypes = [p.dtype for p in self.model.parameters() if p.is_floating_point()]
-        self._dtype = dtypes[0] if dtypes else torch.float32
 
-        calls, raw = self._dry_pass(self._prepare(example))
+        calls, raw = self._dry_pass(self.prepare(example), head)
         embedding, logits = split_output(raw)
         if logits.ndim != 2:
             raise NotelaError(
                 f"the model's logits have shape {tuple(logits.shape)}; expected (rows, classes), one row an item"
             )
         self.outputs = logits.shape[1]
+        self.gives_probabilities = bool(
+            (logits >= 0).all()
+            and torch.allclose(logits.sum(1), torch.ones(len(logits), device=self.device), atol=1e-4)
+        )
         self.classes = check_classes(classes, self.outputs)
         self._kept = None if self.classes is None else torch.tensor(self.classes, device=self.device)
-        self._candidates = list(calls)
+        self._candidates = [name for name, (module, _) in calls.items() if _is_pointwise(module)]
         self._returns_embedding = embedding is not None
-        self.head = self._find_head(calls, logits) if head is None else self._named_head(head)
+        self.head = self._find_head(calls, logits) if head is None else self._named_head(head, calls)
         if self.head is not None:
             module = self.model.get_submodule(self.head)
-            self._handles.append(module.register_forward_pre_hook(self._at_the_head))
+            self._handles.append(module.register_forward_pre_hook(self._at_the_head, with_kwargs=True))
 
     # ---- passes
 
+    def prepare(self, x: Tensor) -> Tensor:
+        """Inputs in the model's floating type, on its device."""
+        return to_model(x, self.device, self.dtype)
+
     def __call__(self, x: Tensor) -> Output:
         self._embedding = None
-        embedding, logits = split_output(self.model(self._prepare(x)))
+        embedding, logits = split_output(self.model(self.prepare(x)))
+        if (embedding is not None) != self._returns_embedding:
+            raise NotelaError(
+                "the model returns another kind of answer in training mode than in evaluation mode; use noise=False, "
+                "or wrap it so that it always returns logits"
+            )
         if embedding is None:
             embedding = self._embedding if self._embedding is not None else logits.new_empty(len(logits), 0)
         if self._kept is not None:
@@ -100,6 +124,7 @@ class Classifier:
         for layer, tracks in self._tracking.items():
             layer.training = batch_statistics
             layer.track_running_stats = tracks and (update_statistics or not batch_statistics)
+            layer.momentum = self.momentum[layer] if update_statistics else 0.0  # InstanceNorm heeds only this
 
     # ---- what the model is made of
 
@@ -137,7 +162,7 @@ class Classifier:
         """Let only the parameters of this policy move; returns them by name.
 
         "norm": scale and bias of every norm layer; "all"; "body": all but the head; "none"; else name patterns
-        such as ("layer4.*", "fc.*").
+        such as ("layer4.*", "fc.*"). Parameters that came with requires_grad=False move too, if they are named.
         """
         named = dict(self.model.named_parameters())
         if trainable == "none":
@@ -172,6 +197,7 @@ class Classifier:
                 raise NotelaError(
                     f"trainable={trainable!r} moves only the head, which this method freezes; choose 'norm' or 'body'"
                 )
+        chosen = {name for name in chosen if named[name].is_floating_point()}
         for name, parameter in named.items():
             parameter.requires_grad_(name in chosen)
         return {name: p for name, p in named.items() if name in chosen}
@@ -194,29 +220,27 @@ class Classifier:
         for layer, momentum in self._momentum.items():
             layer.momentum = momentum
         for parameter, requires_grad in self._as_given:
+            parameter.grad = None
             parameter.requires_grad_(requires_grad)
         return self.model
 
     # ---- inside
 
-    def _prepare(self, x: Tensor) -> Tensor:
-        x = x.to(self.device, non_blocking=True)
-        return x.to(self._dtype) if x.is_floating_point() else x
-
-    def _at_the_head(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if not args:
-            return None
-        self._embedding = pool(args[0], module)
+    def _at_the_head(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        x, *rest = (*args, *kwargs.values())
+        self._embedding = pool(x, module)
         if self.added_dropout and self.model.training:
-            return (nn.functional.dropout(args[0], self.added_dropout), *args[1:])
-        return None
+            x = nn.functional.dropout(x, self.added_dropout)
+        return ((x, *args[1:]), kwargs) if args else ((), dict(zip(kwargs, (x, *rest), strict=True)))
 
-    def _dry_pass(self, example: Tensor) -> tuple[dict[str, tuple[nn.Module, Tensor]], Any]:
+    def _dry_pass(self, example: Tensor, head: str | None) -> tuple[dict[str, tuple[nn.Module, Tensor]], Any]:
         """One clean pass; returns the outputs of all layers that might be the head, in calling order."""
         calls: dict[str, tuple[nn.Module, Tensor]] = {}
         handles = []
         for name, module in self.model.named_modules():
-            if _is_pointwise(module):
+            if _is_pointwise(module) or name == head:
 
                 def remember(m: nn.Module, args: Any, out: Any, name: str = name) -> None:
                     calls.pop(name, None)
@@ -243,10 +267,15 @@ class Classifier:
                     return name
         return None
 
-    def _named_head(self, head: str) -> str:
-        if head not in dict(self.model.named_modules()) or head == "":
-            names = ", ".join(repr(c) for c in self._candidates)
-            raise NotelaError(f"head={head!r} is not a layer of the model; candidates: {names}")
+    def _named_head(self, head: str, calls: dict[str, tuple[nn.Module, Tensor]]) -> str:
+        names = ", ".join(repr(c) for c in self._candidates)
+        if head not in calls or head == "":
+            raise NotelaError(f"head={head!r} is not a layer that runs in the model; candidates: {names}")
+        module, out = calls[head]
+        if not isinstance(out, Tensor) or pool(out, module).shape[-1] != self.outputs:
+            raise NotelaError(
+                f"head={head!r} does not give one number for each of the {self.outputs} classes; candidates: {names}"
+            )
         return head
 
     def _head_parameters(self, why: str) -> set[str]:
@@ -273,13 +302,32 @@ def split_output(raw: Any) -> tuple[Tensor | None, Tensor]:
     )
 
 
-def check_classes(classes: Sequence[int] | None, outputs: int) -> tuple[int, ...] | None:
-    """The kept classes as a tuple of indices, each once and within the model's outputs."""
+def floating_type(model: nn.Module) -> torch.dtype:
+    """The type of the model's weights."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def to_model(x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Inputs as a model wants them; cast before they travel, since some devices know no float64."""
+    return (x.to(dtype) if x.is_floating_point() else x).to(device, non_blocking=True)
+
+
+def check_classes(classes: Any, outputs: int) -> tuple[int, ...] | None:
+    """The kept classes as a tuple of indices, each once and within the model's outputs.
+
+    >>> check_classes(range(2), 5)
+    (0, 1)
+    """
     if classes is None:
         return None
-    kept = tuple(int(c) for c in classes)
+    indices = torch.as_tensor(classes).cpu() if isinstance(classes, Tensor) else np.asarray(classes)
+    kept = tuple(indices.tolist()) if indices.ndim == 1 else (None,)
     if not kept:
         raise NotelaError("classes=[] keeps no class; leave it out to keep all of them")
+    if not all(isinstance(c, int) and not isinstance(c, bool) for c in kept):
+        raise NotelaError(
+            f"classes={classes!r} must be a list of class numbers; for a mask, pass numpy.flatnonzero(mask)"
+        )
     wrong = [c for c in kept if not 0 <= c < outputs]
     if wrong:
         raise NotelaError(f"classes holds {wrong[0]}, but the model has outputs 0 to {outputs - 1}")

@@ -19,12 +19,12 @@ from torch.utils.data import (
     default_collate,
 )
 
-from notela.errors import NotelaError
+from notela.errors import NotelaError, check_integer
 
 
 class Unlabelled:
     """Rows of inputs from a tensor, an array, a map-style dataset or a DataLoader (whose workers, collate function
-    and batch size are kept). Items may be x, (x, label) or dicts; only x comes through."""
+    and batch size are kept; the order is ours). Items may be x, (x, label) or dicts; only x comes through."""
 
     def __init__(
         self,
@@ -41,11 +41,12 @@ class Unlabelled:
             data = _rows_of(loader)
         if batch_size is None:
             batch_size = default_batch if loader is None else loader.batch_size
-        if batch_size is None or batch_size < 1:
-            raise NotelaError(f"batch_size={batch_size} is not a batch; choose 1 or more (64 in the paper)")
-        self.batch_size = batch_size
+        check_integer("batch_size", batch_size, 1)
+        self.batch_size = int(batch_size)  # type: ignore[arg-type]
+        if isinstance(data, (tuple, dict, str)):
+            raise NotelaError(f"data is a {type(data).__name__}; hand in the inputs alone: a tensor, array or dataset")
         if isinstance(data, np.ndarray):
-            data = torch.from_numpy(data)
+            data = _from_numpy(data)
         if isinstance(data, Tensor) and loader is None:
             self._array = data.detach()
         elif isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
@@ -55,9 +56,12 @@ class Unlabelled:
                 "torch.stack(list(items))"
             )
         self._items = data
+        if isinstance(data, Tensor) and data.ndim == 0:
+            raise NotelaError("data is a single number; expected rows of inputs")
         if len(self) == 0:
             raise NotelaError("the data holds no items; adaptation needs unlabelled examples of the new place")
         self._order = _Order()
+        self._example: Tensor | None = None
         self._loader = None if self._array is not None else self._make_loader(loader)
 
     def __len__(self) -> int:
@@ -65,7 +69,9 @@ class Unlabelled:
 
     def example(self) -> Tensor:
         """The first rows, for a dry pass."""
-        return next(self.batches(torch.arange(min(2, len(self)))))[1]
+        if self._example is None:
+            self._example = next(self.batches(torch.arange(min(2, len(self)))))[1]
+        return self._example
 
     def steps(self) -> int:
         """Batches in one pass over all rows."""
@@ -79,9 +85,14 @@ class Unlabelled:
         else:
             self._order.groups = groups
             pairs = iter(self._loader)  # type: ignore[arg-type]
-        for rows, x in pairs:
-            self._check(rows, x)
-            yield rows, x
+        try:
+            for rows, x in pairs:
+                self._check(rows, x)
+                yield rows, x
+        except NotelaError as error:  # from a worker it comes wrapped in that process's traceback
+            raise NotelaError(
+                str(error).strip().splitlines()[-1].removeprefix("notela.errors.NotelaError: ")
+            ) from error
 
     def fingerprint(self) -> str:
         """A hash of what the data is: all of an array; of a dataset its size and 16 items spread over it.
@@ -92,12 +103,11 @@ class Unlabelled:
         if self._array is not None:
             feed(digest, self._array)
         else:
-            rows = torch.linspace(0, len(self) - 1, min(16, len(self))).long()
-            first, again = (next(self.batches(rows[:1]))[1] for _ in range(2))
+            rows = torch.linspace(0, len(self) - 1, min(16, len(self), self.batch_size)).long().unique()
+            first, again = (next(self.batches(rows))[1] for _ in range(2))
             digest.update(str((first.dtype, first.shape[1:])).encode())
             if torch.equal(first, again):
-                for row in rows.unique():
-                    feed(digest, next(self.batches(row[None]))[1])
+                feed(digest, first)
         return digest.hexdigest()[:16]
 
     def _make_loader(self, loader: DataLoader[Any] | None) -> DataLoader[Any]:
@@ -111,8 +121,7 @@ class Unlabelled:
                 "worker_init_fn": loader.worker_init_fn,
                 "multiprocessing_context": loader.multiprocessing_context,
                 "prefetch_factor": loader.prefetch_factor,
-                "persistent_workers": loader.persistent_workers,
-            }
+            }  # not persistent_workers: their random numbers would remember earlier epochs, and a resumed run could not
         return DataLoader(
             _Numbered(self._items),
             batch_sampler=self._order,
@@ -128,7 +137,7 @@ class Unlabelled:
         if len(x) != len(rows):
             raise NotelaError(f"the collate function made {len(x)} rows of {len(rows)} items; it must keep every item")
         if x.is_floating_point() and not x.isfinite().all():
-            bad = rows[(~x.isfinite()).flatten(1).any(1)].tolist()
+            bad = rows[(~x.isfinite()).reshape(len(x), -1).any(1).cpu()].tolist()
             raise NotelaError(
                 f"the input holds NaN or infinity in items {_some(bad)}; remove or repair them and run again"
             )
@@ -168,7 +177,14 @@ class _Collate:
     def __call__(self, numbered: list[tuple[int, Any]]) -> tuple[Tensor, Any]:
         rows, items = zip(*numbered, strict=True)
         if self.collate is default_collate:  # labels may be anything, so they go before the batch is made
-            x = default_collate([_as_tensor(inputs(item, self.key)) for item in items])
+            try:
+                x = default_collate([_as_tensor(inputs(item, self.key)) for item in items])
+            except (RuntimeError, TypeError) as error:
+                reason = str(error).splitlines()[0]
+                raise NotelaError(
+                    f"items {_some(list(rows))} do not make a batch ({reason}); give all of them one shape and type, "
+                    "or pass a DataLoader with a collate_fn that does"
+                ) from error
         else:
             x = inputs(self.collate(list(items)), self.key)
         return torch.tensor(rows), x
@@ -219,7 +235,13 @@ def _batch_rows(order: Tensor, size: int) -> list[Tensor]:
 
 
 def _as_tensor(x: Any) -> Any:
-    return torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+    return _from_numpy(x) if isinstance(x, np.ndarray) else x
+
+
+def _from_numpy(x: np.ndarray[Any, Any]) -> Tensor:
+    if x.dtype == object or x.dtype.kind in "US":
+        raise NotelaError(f"the data is an array of {x.dtype}; expected numbers of one shape")
+    return torch.from_numpy(np.ascontiguousarray(x))
 
 
 def feed(digest: hashlib._Hash, x: Tensor) -> None:

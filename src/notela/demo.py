@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from notela import methods
-from notela.evaluation import Evaluator
+from notela.evaluation import Evaluator, Predict
 from notela.loop import adapt
 
 
@@ -96,6 +96,4 @@ def train_source(x: Tensor, y: Tensor, seed: int, epochs: int = 30) -> nn.Module
 
 def score(model: nn.Module, evaluator: Evaluator) -> float:
     """Accuracy of a model as it is."""
-    from notela.evaluation import frozen_predict
-
-    return evaluator(frozen_predict(model))["accuracy"]
+    return evaluator(Predict(model))["accuracy"]

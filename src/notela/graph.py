@@ -41,15 +41,15 @@ def neighbours(features: Tensor, k: int, metric: Metric = "euclidean", exact_up_
     points = _points(features, metric)
     if len(points) > exact_up_to and points.device.type == "cpu":
         lists = _shortlist(points, k)
-        sample = torch.linspace(0, len(points) - 1, 256).long().unique()
-        exact = search(points[sample], points, k, sample)
-        if (exact[:, :, None] == lists[sample][:, None, :]).any(2).float().mean() >= LEAST_RECALL:
+        if lists is not None:
             return lists
     return _upper_triangle(points, k)
 
 
 def search(queries: Tensor, bank: Tensor, k: int, own_rows: Tensor, metric: Metric = "euclidean") -> Tensor:
     """The `k` rows of `bank` nearest to each query, nearest first (Q, k), leaving out the query's own row.
+
+    Far from the origin float32 loses the differences: subtract the same `offset` from both beforehand.
 
     >>> search(torch.tensor([[0.9]]), torch.tensor([[0.0], [1.0], [3.0]]), k=2, own_rows=torch.tensor([1]))
     tensor([[0, 2]])
@@ -58,9 +58,19 @@ def search(queries: Tensor, bank: Tensor, k: int, own_rows: Tensor, metric: Metr
     if metric == "cosine":
         queries, bank = _unit(queries), _unit(bank)
     # Half the squared distance up to the query's own norm, which does not change the order within its row.
-    distance = torch.addmm(bank.square().sum(1) / 2, queries, bank.T, alpha=-1)
+    distance = torch.addmm(_half_square(bank), queries, bank.T, alpha=-1)
     distance.scatter_(1, own_rows[:, None], torch.inf)
     return distance.topk(k, largest=False).indices
+
+
+def offset(features: Tensor, metric: Metric) -> Tensor:
+    """What may be subtracted from all features without changing neighbours: their mean, or nothing for cosine.
+
+    >>> offset(torch.tensor([[1000.0], [1002.0]]), "euclidean")
+    tensor([1001.])
+    """
+    check_choice("metric", metric, ("euclidean", "cosine"))
+    return features.mean(0) if metric == "euclidean" else torch.zeros_like(features[0])
 
 
 def mutual_affinity(
@@ -77,6 +87,8 @@ def mutual_affinity(
             [0., 0., 0.]])
     """
     check_choice("normalisation", normalisation, ("row", "symmetric"))
+    if features.device.type == "mps":  # no sparse tensors there
+        features = features.cpu()
     n = len(features)
     lists = neighbours(features, k, metric)
     own = torch.arange(n, device=lists.device)[:, None]
@@ -86,11 +98,7 @@ def mutual_affinity(
     lists, order = lists.sort(1)  # CSR wants ascending columns
     mutual, weights = mutual.gather(1, order), weights.gather(1, order)
     starts = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
-    with warnings.catch_warnings():  # torch calls CSR "beta"; nothing a user could act on
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.sparse_csr_tensor(
-            starts, lists[mutual], weights[mutual].to(features.dtype), (n, n), check_invariants=False
-        )
+    return _csr(starts, lists[mutual], weights[mutual].to(features.dtype), n)
 
 
 def is_mutual(rows: Tensor, lists: Tensor, all_lists: Tensor) -> Tensor:
@@ -124,17 +132,18 @@ def _unit(x: Tensor) -> Tensor:
 def _points(features: Tensor, metric: Metric) -> Tensor:
     """Points whose Euclidean distances rank as `metric` does, centred so that float32 loses less to cancellation."""
     check_choice("metric", metric, ("euclidean", "cosine"))
-    if not features.isfinite().all():
+    features = features.detach() if features.is_floating_point() else features.float()
+    if not features.sum().isfinite() and not features.isfinite().all():  # the sum alone costs a thirtieth
         bad = (~features.isfinite()).flatten(1).any(1).nonzero().flatten()
         raise NotelaError(f"the features of rows {bad[:8].tolist()} hold NaN or infinity: no neighbours exist")
     points = _unit(features) if metric == "cosine" else features
-    return points - points.mean(0)
+    return points - offset(points, "euclidean")
 
 
 def _upper_triangle(points: Tensor, k: int) -> Tensor:
     """Exact neighbours; every pair of blocks is multiplied once and read in both directions."""
     n = len(points)
-    half_norm = points.square().sum(1) / 2
+    half_square = _half_square(points)
     best = points.new_full((n, k), torch.inf)
     index = torch.zeros(n, k, dtype=torch.long, device=points.device)
     room = points.new_empty(min(_BLOCK, n) ** 2)  # reused: fresh blocks would cost a page fault every 4 kB
@@ -151,18 +160,26 @@ def _upper_triangle(points: Tensor, k: int) -> Tensor:
             columns = slice(left, min(left + _BLOCK, n))
             height, width = rows.stop - top, columns.stop - left
             distance = room[: height * width].view(height, width)
-            torch.addmm(half_norm[columns], points[rows], points[columns].T, alpha=-1, out=distance)
-            distance += half_norm[rows, None]
+            torch.addmm(half_square[columns], points[rows], points[columns].T, alpha=-1, out=distance)
+            distance += half_square[rows, None]
             if left == top:
                 distance.fill_diagonal_(torch.inf)
             offer(rows, distance, left)
             if left > top:
                 offer(columns, distance.T, top)
-    return index.gather(1, best.argsort(dim=1, stable=True))
+    nearest_first: Tensor = best.argsort(dim=1, stable=True)
+    return index.gather(1, nearest_first)
 
 
-def _shortlist(points: Tensor, k: int) -> Tensor:
-    """Neighbours by true distance among the 4k nearest in the leading principal directions.
+def _half_square(x: Tensor) -> Tensor:
+    """|x|²/2 of each row, without a temporary of x's size."""
+    norm: Tensor = torch.linalg.vector_norm(x, dim=1)
+    return norm.square() / 2
+
+
+def _shortlist(points: Tensor, k: int) -> Tensor | None:
+    """Neighbours by true distance among the 4k nearest in the leading principal directions; None if a sample of rows
+    shows that too many are missed.
 
     Few directions hold most of the spread of real embeddings, and a search among 128 numbers costs a tenth of one among
     1,280. Beyond `_FLAT_UP_TO` rows only the nearest cells of a k-means partition are searched: less than N² time.
@@ -170,13 +187,13 @@ def _shortlist(points: Tensor, k: int) -> Tensor:
     import faiss
 
     n, d = points.shape
-    short = points
+    short = points.float()
     if d > 2 * _SHORT_DIMENSIONS:
-        some = points[torch.linspace(0, n - 1, min(n, 2_000)).long()]
+        some = points[torch.linspace(0, n - 1, min(n, 2_000)).long()].float()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            short = points @ torch.pca_lowrank(some, q=_SHORT_DIMENSIONS, center=False, niter=1)[2]
-    x = short.float().contiguous().numpy()
+            short = short @ torch.pca_lowrank(some, q=_SHORT_DIMENSIONS, center=False, niter=1)[2]
+    x = short.contiguous().numpy()
     index: Any = faiss.IndexFlatL2(x.shape[1])
     if n > _FLAT_UP_TO:
         cells = int(4 * n**0.5)
@@ -185,19 +202,34 @@ def _shortlist(points: Tensor, k: int) -> Tensor:
         index.train(x)
         index.nprobe = max(8, cells // 16)
     index.add(x)
-    candidates = torch.from_numpy(index.search(x, min(4 * k + 1, n))[1])
 
-    half_norm = points.square().sum(1) / 2
-    lists = torch.empty(n, k, dtype=torch.long)
-    room = points.new_empty(256 * candidates.shape[1], d)
-    for rows in torch.arange(n).split(256):
-        listed = candidates[rows]
-        theirs = torch.index_select(points, 0, listed.clamp(min=0).flatten(), out=room[: listed.numel()])
-        distance = half_norm[listed] - (theirs.view(*listed.shape, d) @ points[rows, :, None])[:, :, 0]
-        distance[(listed < 0) | (listed == rows[:, None])] = torch.inf  # -1: the cells held too few
-        best = distance.topk(k, largest=False)
-        lists[rows] = listed.gather(1, best.indices)
-        few = rows[best.values[:, -1].isinf()]
-        if len(few):
-            lists[few] = search(points[few], points, k, few)
+    def listed(rows: Tensor) -> Tensor:
+        return torch.from_numpy(index.search(x[rows.numpy()], min(4 * k + 1, n))[1])
+
+    sample = torch.linspace(0, n - 1, 256).long().unique()
+    exact = search(points[sample], points, k, sample)
+    if (exact[:, :, None] == listed(sample)[:, None, :]).any(2).float().mean() < LEAST_RECALL:
+        return None
+    own = torch.arange(n)[:, None]
+    candidates = listed(own[:, 0])
+    candidates = torch.where(candidates < 0, own, candidates).sort(1).values  # -1: the cells held too few
+    distance = _half_square(points)[candidates] - _products(points, candidates)
+    best = distance.masked_fill_(candidates == own, torch.inf).topk(k, largest=False)
+    lists = candidates.gather(1, best.indices)
+    for rows in best.values[:, -1].isinf().nonzero().flatten().split(_BLOCK):
+        lists[rows] = search(points[rows], points, k, rows)
     return lists
+
+
+def _products(points: Tensor, candidates: Tensor) -> Tensor:
+    """⟨x_i, x_j⟩ of each row with its candidates (N, m), without gathering N·m rows."""
+    n, m = candidates.shape
+    pattern = _csr(torch.arange(0, n * m + 1, m), candidates.flatten(), points.new_zeros(n * m), n)
+    products: Tensor = torch.sparse.sampled_addmm(pattern, points, points.T)
+    return products.values().view(n, m)
+
+
+def _csr(starts: Tensor, columns: Tensor, values: Tensor, n: int) -> Tensor:
+    with warnings.catch_warnings():  # torch calls CSR "beta"; nothing a user could act on
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.sparse_csr_tensor(starts, columns, values, (n, n), check_invariants=False)

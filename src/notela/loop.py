@@ -11,6 +11,7 @@ import contextlib
 import copy
 import math
 import os
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,12 +24,12 @@ from torch import Tensor, nn
 from notela import methods
 from notela.classifier import ADDED_DROPOUT, Classifier, Output, Trainable
 from notela.data import Unlabelled
-from notela.errors import NotelaError, check_choice
-from notela.evaluation import Predict, frozen_predict, pick_device
-from notela.methods.base import Batch, Method, Preset, check_at_least
+from notela.errors import NotelaError, check_choice, check_integer
+from notela.evaluation import Predict, pick_device
+from notela.methods.base import Batch, Method, Preset
 from notela.progress import Progress
 from notela.runs import RunFolder, describe
-from notela.task import Task, check_task, entropy, hard, probabilities
+from notela.task import Task, check_task, entropy, entropy_of, hard, probabilities
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Record = dict[str, Any]
@@ -100,7 +101,7 @@ def adapt(
     """
     check_task(task)
     check_choice("precision", precision, ("fp32", "bf16", "fp16"))
-    check_at_least("seed", seed, 0)
+    check_integer("seed", seed, 0)
     overrides: dict[str, Any] = {
         "trainable": trainable,
         "learning_rate": learning_rate,
@@ -109,13 +110,16 @@ def adapt(
         "noise": noise,
         "epochs": epochs,
     }
+    if evaluator is not None and not callable(evaluator):
+        raise NotelaError(f"evaluator is a {type(evaluator).__name__}; pass notela.Evaluator(x, labels, task=...)")
     preset = methods.resolve(method, task)
-    rows = Unlabelled(data, key=key, batch_size=batch_size, default_batch=preset.batch_size)
-    preset = replace(preset, batch_size=rows.batch_size, **{name: v for name, v in overrides.items() if v is not None})
     target = pick_device(device)
 
-    with _own_random_numbers(target):
+    with _own_random_numbers(target), torch.inference_mode(False), torch.enable_grad():
         _seed(seed, 0)
+        rows = Unlabelled(data, key=key, batch_size=batch_size, default_batch=preset.batch_size)
+        overrides["batch_size"] = rows.batch_size
+        preset = replace(preset, **{name: value for name, value in overrides.items() if value is not None})
         classifier = Classifier(model, rows.example(), head=head, classes=classes, device=target)
         state = State(classifier, rows, task, preset, seed, precision)
         parameters = _configure(state)
@@ -132,7 +136,7 @@ def adapt(
         folder = None if run_dir is None else RunFolder(run_dir, description)
         if folder is not None and (done := folder.finished()) is not None:
             folder.load_model(classifier.model)
-            return Result(classifier.release(), done["history"], done["notes"], done["source"], description)
+            return Result(classifier.release(), done["history"], done["notes"], done["source"], folder.description)
         loop = Loop(state, parameters, model, evaluator)
         if folder is not None:
             loop.resume(folder)
@@ -184,11 +188,14 @@ class State:
     def sweep(self, noise: bool = False) -> Output:
         """A pass over the whole set without gradient: embeddings and logits, row by row.
 
-        In random order: batches that normalise themselves must not be all of one kind.
+        In random order, since batches that normalise themselves must not be all of one kind; and in the same order
+        throughout an epoch, so that two sweeps differ by noise alone.
         """
+        dice = torch.Generator().manual_seed(_number(self.seed, self.epoch, 1))
+        order = torch.randperm(len(self.data), generator=dice)
         banks: tuple[Tensor, ...] | None = None
         done = 0
-        for rows, x in self.data.batches(torch.randperm(len(self.data))):
+        for rows, x in self.data.batches(order):
             output = self._quiet_pass(x, noise=noise)
             if banks is None:
                 banks = tuple(part.new_empty(len(self.data), part.shape[1]) for part in output)
@@ -287,10 +294,7 @@ class _Meters:
     def summary(self) -> Record:
         means = {name: self.sums[name] / self.counts[name] for name in self.sums}
         p = means.pop("prediction")
-        if self.task == "singlelabel":
-            means["marginal_entropy"] = torch.special.entr(p).sum()
-        else:
-            means["marginal_entropy"] = (torch.special.entr(p) + torch.special.entr(1 - p)).mean()
+        means["marginal_entropy"] = entropy_of(p, self.task)
         order = ("loss", "confidence", "entropy", "marginal_entropy", "positives", "changed", "degree")
         record: Record = {name: float(means.pop(name)) if name in means else None for name in order}
         return record | {name: float(value) for name, value in means.items()}
@@ -342,8 +346,9 @@ class Loop:
             bar.start_epoch(state.epoch)
             state.preset.method.before_epoch(state)
             for rows, x in state.data.batches(torch.randperm(len(state.data))):
-                loss = self._step(Batch(rows.to(state.classifier.device), x.to(state.classifier.device)))
+                loss = self._step(Batch(rows.to(state.classifier.device), state.classifier.prepare(x)))
                 bar.advance(len(rows), loss)
+            self._check_weights()
             record = {
                 "epoch": state.epoch,
                 "learning_rate": self._rate(state.step - 1),
@@ -374,7 +379,7 @@ class Loop:
         return None if loss is None else float(loss.detach())
 
     def _rate(self, step: int) -> float:
-        rate = self.state.preset.learning_rate
+        rate = float(self.state.preset.learning_rate)
         if self.state.preset.schedule == "cosine":
             rate *= (1 + math.cos(math.pi * step / self.total_steps)) / 2
         return rate
@@ -392,6 +397,19 @@ class Loop:
                 "choose 'norm', 'body' or 'all'"
             )
 
+    def _check_weights(self) -> None:
+        """A finite loss can still have an infinite gradient, and AdaBN has no loss at all."""
+        moving: dict[str, Tensor] = dict(self.parameters)
+        if self.state.preset.statistics == "target":
+            moving |= dict(self.state.classifier.model.named_buffers())
+        broken = [name for name, t in moving.items() if not t.isfinite().all()]
+        if broken:
+            raise NotelaError(
+                f"{broken[0]} became NaN or infinite in epoch {self.state.epoch} ({len(broken)} such); the last "
+                "finished epoch is kept in run_dir if one was given; look for extreme inputs, or lower learning_rate "
+                f"({self.state.preset.learning_rate})"
+            )
+
     def _evaluate(self) -> Record | None:
         """Labels live in the evaluator; it gets predictions of a frozen copy, and nothing that adapts."""
         if self.evaluator is None:
@@ -399,8 +417,10 @@ class Loop:
         classifier = self.state.classifier
         frozen = copy.deepcopy(self._source_model).to(classifier.device)
         frozen.load_state_dict(classifier.model.state_dict())
-        predict = frozen_predict(frozen, classifier.classes)
-        return {name: float(value) for name, value in self.evaluator(predict).items()}
+        said = self.evaluator(Predict(frozen, classifier.classes))
+        if not isinstance(said, Mapping):
+            raise NotelaError(f"the evaluator returned {said!r}; expected a dict of names and numbers")
+        return {name: float(value) for name, value in said.items()}
 
 
 def _configure(state: State) -> dict[str, nn.Parameter]:
@@ -416,7 +436,7 @@ def _configure(state: State) -> dict[str, nn.Parameter]:
         raise NotelaError("statistics='target' needs two items or more to have a variance; the data holds one")
     if method.needs_features:
         classifier.require_features(f"method={method.name!r}")
-    if (preset.noise or method.needs_noise) and not classifier.has_noise(state.data.example()):
+    if (preset.noise or method.draws_noise) and not classifier.has_noise(state.data.example()):
         if method.needs_noise:
             classifier.add_dropout()
             state.note(
@@ -425,17 +445,32 @@ def _configure(state: State) -> dict[str, nn.Parameter]:
         else:
             state.note("noise=True has no effect: the model has no dropout")
     if preset.statistics == "target" and not classifier.statistics_layers() and method.name != "adabn":
-        state.note("statistics='target' has no effect: the model keeps no running averages (no BatchNorm)")
+        state.note("statistics='target' has no effect: the model keeps no running averages")
+    if classifier.gives_probabilities:
+        state.note("the model's outputs look like probabilities, not logits; if so, hand it in without its softmax")
     return classifier.select(preset.trainable, freeze_head=method.freezes_head)
 
 
 @contextlib.contextmanager
 def _own_random_numbers(device: torch.device) -> Iterator[None]:
-    """Leave the caller's random state as it was."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
+    """Leave the caller's random state as it was: torch's, and NumPy's and Python's, which augmentations use."""
+    of_numpy, of_python = np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        random.setstate(of_python)
+
+
+def _number(*parts: int) -> int:
+    """A 63-bit number that follows from others."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def _seed(seed: int, epoch: int) -> None:
     """All that is random in an epoch follows from the run's seed and the epoch's number."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0] >> np.uint64(1)))
+    number = _number(seed, epoch)
+    torch.manual_seed(number)
+    np.random.seed(number % 2**32)  # noqa: NPY002
+    random.seed(number)

@@ -58,7 +58,7 @@ def accuracy(scores: Any, labels: Any) -> float:
     >>> accuracy([[0.9, 0.1], [0.8, 0.2]], [0, 1])
     0.5
     """
-    s, y = _array(scores), _array(labels)
+    s, y = as_array(scores), as_array(labels)
     if s.ndim != 2 or y.shape != s.shape[:1]:
         raise NotelaError(f"scores {s.shape} and class numbers {y.shape} do not fit: expected (N, C) and (N,)")
     _check_scores(s)
@@ -113,7 +113,7 @@ def defined(labels: Any) -> list[str]:
     >>> defined([[1, 0], [1, 0]])
     ['map', 'top1']
     """
-    y = _array(labels).astype(bool)
+    y = as_array(labels).astype(bool)
     positives = y.sum(0)
     wanted = {
         "map": y.any(),
@@ -134,7 +134,7 @@ def _average_precision(s: Floats, y: Bools) -> Floats:
 
 
 def _matrices(scores: Any, labels: Any) -> tuple[Floats, Bools]:
-    s, y = _array(scores), _array(labels)
+    s, y = as_array(scores), as_array(labels)
     if s.ndim != 2 or s.shape != y.shape:
         raise NotelaError(f"scores {s.shape} and labels {y.shape} do not fit: both must be (N, C)")
     _check_scores(s)
@@ -148,5 +148,10 @@ def _check_scores(s: Floats) -> None:
         raise NotelaError(f"scores of example {int(np.isnan(s).any(1).argmax())} hold NaN: nothing can be ranked")
 
 
-def _array(x: Any) -> npt.NDArray[Any]:
-    return x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else np.asarray(x)
+def as_array(x: Any) -> npt.NDArray[Any]:
+    """A tensor, list or array as an array."""
+    if isinstance(x, torch.Tensor):
+        x = x.detach().cpu()
+        array: npt.NDArray[Any] = x.float().numpy() if x.dtype == torch.bfloat16 else x.numpy()
+        return array
+    return np.asarray(x)

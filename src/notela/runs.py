@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from notela.data import Unlabelled, feed
 from notela.errors import NotelaError
 
 if TYPE_CHECKING:
-    from notela.loop import Result, Loop
+    from notela.loop import Loop, Result
     from notela.methods.base import Preset
 
 _ADAM = ("step", "exp_avg", "exp_avg_sq")
@@ -34,11 +35,15 @@ _ADAM = ("step", "exp_avg", "exp_avg_sq")
 
 def save(result: Result, folder: str | os.PathLike[str]) -> None:
     """Write an adapted model (safetensors), its provenance (`run.json`) and its history into a folder."""
+    if not hasattr(result, "description"):
+        raise NotelaError(f"save takes what adapt returned, not a {type(result).__name__}: notela.save(result, folder)")
     RunFolder(folder, result.description).finish(result)
 
 
 def load(folder: str | os.PathLike[str], model: nn.Module) -> nn.Module:
     """A copy of `model` (the same architecture) with the weights saved in a folder, in evaluation mode."""
+    if not isinstance(model, nn.Module):
+        raise NotelaError(f"load takes a folder, then a model of the same architecture, not a {type(model).__name__}")
     adapted = copy.deepcopy(model)
     _load_weights(Path(folder) / "model.safetensors", adapted)
     return adapted.eval()
@@ -51,7 +56,7 @@ def provenance(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 def describe(model: nn.Module, data: Unlabelled, preset: Preset, **rest: Any) -> dict[str, Any]:
     """Everything that determines a run, as plain JSON values, and the versions it was made with."""
-    digest = hashlib.sha256(type(model).__name__.encode())
+    digest = hashlib.sha256(re.sub(r" at 0x\w+", "", repr(model)).encode())  # dropout rates and the like
     for name, tensor in _tensors(model).items():
         digest.update(name.encode())
         feed(digest, tensor)
@@ -66,7 +71,7 @@ def describe(model: nn.Module, data: Unlabelled, preset: Preset, **rest: Any) ->
             "python": platform.python_version(),
         },
     }
-    plain: dict[str, Any] = json.loads(json.dumps(description))
+    plain: dict[str, Any] = json.loads(json.dumps(description, default=lambda number: number.item()))  # NumPy's
     return plain
 
 
@@ -112,7 +117,7 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str], description: dict[str, Any]) -> None:
         self.path = Path(path)
-        self._description = description
+        self.description = description
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -125,6 +130,7 @@ class RunFolder:
                     f"{self.path} holds another run ({'; '.join(different)}); choose another folder, "
                     "or use its settings"
                 )
+            self.description = {name: there[name] for name in description}  # with the versions it was begun with
         else:
             _write_json(self.path / "run.json", description)
 
@@ -181,7 +187,7 @@ class RunFolder:
         _write_tensors(self.path / "model.safetensors", _state(result.model), {"format": "pt"})
         self._write_history(result.history)
         ending = {"finished": True, "notes": result.notes, "source": result.source}
-        _write_json(self.path / "run.json", {**self._description, **ending})
+        _write_json(self.path / "run.json", {**self.description, **ending})
         (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
 
     def _write_history(self, history: list[dict[str, Any]]) -> None:

@@ -1,8 +1,8 @@
 """Single-label and multi-label classification, written as one algebra.
 
-This is the only module that knows how the two differ. `logits` are (N, C) over the kept classes; a multi-label
-problem is C separate two-way problems [1 - p, p] (paper, section 3.1). Everything is computed from logits in log
-space, so that logits of ±1e4 stay finite.
+How the two differ is written here; methods branch only where they are defined differently for each. `logits` are (N, C)
+over the kept classes; a multi-label problem is C separate two-way problems [1 - p, p] (paper, section 3.1). Everything
+is computed from logits in log space, so that logits of ±1e4 stay finite.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Literal, get_args
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -61,6 +62,18 @@ def marginal_entropy(logits: Tensor, task: Task) -> Tensor:
     log_p = F.logsigmoid(logits).logsumexp(0) - n
     log_q = F.logsigmoid(-logits).logsumexp(0) - n
     return -(log_p.exp() * log_p + log_q.exp() * log_q).mean()
+
+
+def entropy_of(p: Tensor, task: Task) -> Tensor:
+    """Entropy of probabilities (..., C) that are known as such, for reports; losses use the forms from logits.
+
+    >>> entropy_of(torch.tensor([0.5, 0.5]), "singlelabel").exp()
+    tensor(2.)
+    """
+    check_task(task)
+    yes, no = torch.special.entr(p), torch.special.entr(1 - p)
+    result: Tensor = yes.sum(-1) if task == "singlelabel" else (yes + no).mean(-1)
+    return result
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, task: Task, mask: Tensor | None = None) -> Tensor:

@@ -230,8 +230,8 @@ def test_grids_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: NOTELA(k=0), "k=0 must be at least 1"),
-        (lambda: NOTELA(alpha=-1), "alpha=-1 must be at least 0"),
+        (lambda: NOTELA(k=0), "k=0 must be a whole number of at least 1"),
+        (lambda: NOTELA(alpha=-1), "alpha=-1 must be a number of at least 0"),
         (lambda: NOTELA(alpha=float("nan")), "alpha=nan"),
         (lambda: NOTELA(lambda_=-0.5), "lambda_=-0.5"),
         (lambda: NOTELA(normalisation="column"), "'column' is not one of 'row', 'symmetric'"),
@@ -239,6 +239,8 @@ def test_grids_are_those_of_the_paper() -> None:
         (lambda: DropoutStudent(refresh="daily"), "'daily' is not one of 'epoch', 'iteration'"),
         (lambda: PseudoLabel(threshold=1.0), "threshold=1.0 must be at least 0 and below 1"),
         (lambda: methods.DUST(passes=0), "passes=0"),
+        (lambda: NRC(k=2.5), "k=2.5 must be a whole number"),
+        (lambda: PseudoLabel(threshold="high"), "threshold=high must be"),
         (lambda: SHOT(beta=-0.1), "beta=-0.1"),
         (lambda: NRC(extended_k=0), "extended_k=0"),
         (lambda: methods.AdaBN(momentum=0.0), "momentum=0.0"),

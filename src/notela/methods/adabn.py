@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from notela.errors import NotelaError
 from notela.methods.base import Batch, Method, Preset
@@ -45,8 +45,8 @@ class AdaBN(Method):
             )
         for layer in layers:
             if self.momentum is not None:
-                layer.momentum = self.momentum
-            if self.exact:
+                state.classifier.momentum[layer] = self.momentum
+            if self.exact and isinstance(layer, _BatchNorm):
                 state.classifier.keep_handle(layer.register_forward_hook(Pooled(state)))
 
     def loss(self, batch: Batch, state: State) -> None:
@@ -61,7 +61,7 @@ class Pooled:
         self.mean = self.variance = torch.zeros(())
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-        if not isinstance(layer, _NormBase) or not (layer.training and layer.track_running_stats):
+        if not isinstance(layer, _BatchNorm) or not (layer.training and layer.track_running_stats):
             return
         assert layer.running_mean is not None
         assert layer.running_var is not None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
 from notela.classifier import Trainable
-from notela.errors import NotelaError, check_choice
+from notela.errors import NotelaError, check_at_least, check_choice, check_integer
 
 if TYPE_CHECKING:
     from notela.loop import State
@@ -32,6 +33,9 @@ class Method:
     name: ClassVar[str]
     needs_features: ClassVar[bool] = False
     needs_noise: ClassVar[bool] = False
+    """The method is nothing without noise: a model that has none gets some."""
+    draws_noise: ClassVar[bool] = False
+    """The method makes noisy passes of its own, whatever the student's `noise` says."""
     freezes_head: ClassVar[bool] = False
 
     def before_run(self, state: State) -> None:
@@ -68,8 +72,14 @@ class Preset:
         check_choice("schedule", self.schedule, ("constant", "cosine"))
         check_choice("statistics", self.statistics, ("source", "target"))
         check_at_least("learning_rate", self.learning_rate, 0)
-        check_at_least("epochs", self.epochs, 1)
-        check_at_least("batch_size", self.batch_size, 1)
+        check_integer("epochs", self.epochs, 1)
+        check_integer("batch_size", self.batch_size, 1)
+        if not isinstance(self.noise, bool):
+            raise NotelaError(f"noise={self.noise!r} must be True or False")
+        if not isinstance(self.trainable, str) and not (
+            isinstance(self.trainable, tuple) and all(isinstance(name, str) for name in self.trainable)
+        ):
+            raise NotelaError(f"trainable={self.trainable!r} must be 'norm', 'all', 'body' or name patterns")
         if self.statistics == "target" and self.batch_size == 1:
             raise NotelaError(
                 "batch_size=1 with statistics='target': a batch of one has no variance to normalise by; "
@@ -84,13 +94,7 @@ class Preset:
         return {"method": self.method.name, **dataclasses.asdict(self.method), **values}
 
 
-def check_at_least(name: str, value: float, least: float) -> None:
-    """Refuse NaN and anything below `least`."""
-    if not value >= least:
-        raise NotelaError(f"{name}={value} must be at least {least}")
-
-
 def check_threshold(name: str, value: float) -> None:
     """Refuse a threshold outside [0, 1)."""
-    if not 0 <= value < 1:
+    if not isinstance(value, numbers.Real) or not 0 <= value < 1:
         raise NotelaError(f"{name}={value} must be at least 0 and below 1")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor
 
 from notela.classifier import Output
-from notela.errors import check_choice
-from notela.methods.base import Batch, Method, Preset, check_at_least
+from notela.errors import check_at_least, check_choice
+from notela.methods.base import Batch, Method, Preset
 from notela.task import cross_entropy, sharpen
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class DropoutStudent(Method):
 
     def teach_rows(self, rows: Tensor, clean: Output, state: State) -> Tensor:
         """The teacher step on the rows of one batch."""
-        return sharpen(clean.logits, state.task, self.alpha)
+        return self.teach(clean, state)
 
 
 PRESETS = {

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from notela.methods.base import Batch, Method, Preset, check_at_least, check_threshold
+from notela.errors import check_integer
+from notela.methods.base import Batch, Method, Preset, check_threshold
 from notela.task import cross_entropy, divergence, probabilities
 
 if TYPE_CHECKING:
@@ -22,11 +23,12 @@ class DUST(Method):
 
     name = "dust"
     needs_noise = True
+    draws_noise = True
     passes: int = 4
     threshold: float = 0.8
 
     def __post_init__(self) -> None:
-        check_at_least("passes", self.passes, 1)
+        check_integer("passes", self.passes, 1)
         check_threshold("threshold", self.threshold)
 
     def before_epoch(self, state: State) -> None:

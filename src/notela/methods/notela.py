@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from notela.classifier import Output
-from notela.errors import NotelaError, check_choice
-from notela.graph import Metric, Normalisation, edge_weights, is_mutual, mutual_affinity, neighbours, search
-from notela.methods.base import Preset, check_at_least
+from notela.errors import NotelaError, check_at_least, check_choice, check_integer
+from notela.graph import Metric, Normalisation, edge_weights, is_mutual, mutual_affinity, neighbours, offset, search
+from notela.methods.base import Preset
 from notela.methods.dropout_student import DropoutStudent
 from notela.task import Task, probabilities, sharpen, votes
 
@@ -41,9 +41,9 @@ class NOTELA(DropoutStudent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least("k", self.k, 1)
+        check_integer("k", self.k, 1)
         check_at_least("lambda_", self.lambda_, 0)
-        check_at_least("iterations", self.iterations, 1)
+        check_integer("iterations", self.iterations, 1)
         check_at_least("tolerance", self.tolerance, 0)
         check_choice("normalisation", self.normalisation, ("row", "symmetric"))
         check_choice("metric", self.metric, ("euclidean", "cosine"))
@@ -59,7 +59,8 @@ class NOTELA(DropoutStudent):
             bank = state.sweep()
             lists = neighbours(bank.features, state.at_most_neighbours(self.k), self.metric)
             everyone = torch.arange(len(lists), device=lists.device)
-            state.banks["features"] = bank.features
+            state.banks["offset"] = offset(bank.features, self.metric)
+            state.banks["features"] = bank.features - state.banks["offset"]
             state.banks["probabilities"] = probabilities(bank.logits, state.task)
             state.banks["lists"] = lists
             state.banks["degree"] = is_mutual(everyone, lists, lists).sum(1)
@@ -74,14 +75,15 @@ class NOTELA(DropoutStudent):
 
     def teach_rows(self, rows: Tensor, clean: Output, state: State) -> Tensor:
         banks = state.banks
-        lists = search(clean.features, banks["features"], banks["lists"].shape[1], rows, self.metric)
+        features = clean.features - banks["offset"]
+        lists = search(features, banks["features"], banks["lists"].shape[1], rows, self.metric)
         mutual = is_mutual(rows, lists, banks["lists"])
         degree = mutual.sum(1)
         weights = edge_weights(degree, banks["degree"][lists], self.normalisation) * mutual
         said = votes(banks["probabilities"][lists], state.task)
         heard = torch.einsum("bk,bkc->bc", weights.to(said.dtype), said)
         labels = sharpen(clean.logits, state.task, self.alpha, message=self.lambda_ * heard)
-        banks["features"][rows] = clean.features
+        banks["features"][rows] = features
         banks["probabilities"][rows] = probabilities(clean.logits, state.task)
         banks["lists"][rows] = lists
         banks["degree"][rows] = degree
@@ -108,7 +110,8 @@ def teacher_step(
     labels = probabilities(logits, task)
     for _ in range(iterations):
         before = labels
-        labels = sharpen(logits, task, alpha, message=lambda_ * (affinity @ votes(before, task)))
+        heard = (affinity @ votes(before, task).to(affinity.device)).to(logits.device)
+        labels = sharpen(logits, task, alpha, message=lambda_ * heard)
         if iterations > 1 and (labels - before).abs().max() < tolerance:
             break
     return labels

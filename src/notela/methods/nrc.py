@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from notela.errors import check_choice
-from notela.graph import Metric, search
-from notela.methods.base import Batch, Method, Preset, check_at_least
+from notela.errors import check_at_least, check_choice, check_integer
+from notela.graph import Metric, offset, search
+from notela.methods.base import Batch, Method, Preset
 from notela.task import Task, marginal_entropy, probabilities
 
 if TYPE_CHECKING:
@@ -34,26 +34,28 @@ class NRC(Method):
     frozen_banks: bool = False
 
     def __post_init__(self) -> None:
-        check_at_least("k", self.k, 1)
-        check_at_least("extended_k", self.extended_k, 1)
+        check_integer("k", self.k, 1)
+        check_integer("extended_k", self.extended_k, 1)
         check_at_least("base", self.base, 0)
         check_choice("metric", self.metric, ("euclidean", "cosine"))
 
     def before_run(self, state: State) -> None:
         if "features" not in state.banks:
             bank = state.sweep()
-            state.banks["features"] = bank.features
+            state.banks["offset"] = offset(bank.features, self.metric)
+            state.banks["features"] = bank.features - state.banks["offset"]
             state.banks["probabilities"] = probabilities(bank.logits, state.task)
 
     def loss(self, batch: Batch, state: State) -> Tensor:
         features, bank = state.banks["features"], state.banks["probabilities"]
         now = state.teacher(batch.x)
+        queries = now.features - state.banks["offset"]
         if not self.frozen_banks:
-            features[batch.rows] = now.features
+            features[batch.rows] = queries
             bank[batch.rows] = probabilities(now.logits, state.task)
         k = state.at_most_neighbours(self.k)
         extended_k = state.at_most_neighbours(self.extended_k)
-        near = search(now.features, features, k, batch.rows, self.metric)
+        near = search(queries, features, k, batch.rows, self.metric)
         others, position = near.unique(return_inverse=True)  # each neighbour is searched once
         far = search(features[others], features, extended_k, others, self.metric)[position]
         named_back = (far == batch.rows[:, None, None]).any(-1)

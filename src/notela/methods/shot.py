@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from notela.methods.base import Batch, Method, Preset, check_at_least
+from notela.errors import check_at_least
+from notela.methods.base import Batch, Method, Preset
 from notela.task import Task, check_task, cross_entropy, entropy, marginal_entropy, probabilities
 
 if TYPE_CHECKING:
