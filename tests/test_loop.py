@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import notela
 from conftest import CLASSES, TASKS, Net, same
-from notela.loop import State
 from notela.methods import NOTELA, TENT, Batch, Method, Preset
+from notela.state import State
 
 Quick = Callable[..., notela.Result]
 

@@ -37,6 +37,8 @@ def test_a_run_leaves_its_files_and_is_not_repeated(net: Net, x: Tensor, quick: 
         again = quick(net, x, task="singlelabel", run_dir=tmp_path / "run")
     assert same(first.model, again.model)
     assert (again.history, again.notes, again.source) == (first.history, first.notes, first.source)
+    late = quick(net, x, task="singlelabel", run_dir=tmp_path / "run", evaluator=lambda _: {"score": 1.0})
+    assert "finished before, without an evaluator" in late.notes[-1]
 
 
 @pytest.mark.parametrize(

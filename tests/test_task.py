@@ -61,16 +61,18 @@ def test_divergence_is_kullback_leibler(kind: task.Task) -> None:
     assert (task.divergence(torch.tensor(z), torch.tensor(z), kind) == 0).all()
 
 
-def test_cross_entropy_mask_is_a_mean_over_what_is_kept() -> None:
-    z = torch.randn(5, 4, dtype=torch.float64)
-    y = torch.rand(5, 4, dtype=torch.float64)
-    mask = torch.rand(5, 4) > 0.5
-    mask[2] = False
+@settings(deadline=None)
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 9999), st.floats(0, 1))
+def test_cross_entropy_mask_is_a_mean_over_what_is_kept(n: int, c: int, seed: int, kept: float) -> None:
+    g = torch.Generator().manual_seed(seed)
+    z = torch.randn(n, c, dtype=torch.float64, generator=g)
+    y = torch.rand(n, c, dtype=torch.float64, generator=g)
+    mask = torch.rand(n, c, generator=g) < kept
     p = z.sigmoid().numpy()
     entries = -(y.numpy() * np.log(p) + (1 - y.numpy()) * np.log(1 - p))
-    want = [entries[i][mask[i].numpy()].mean() if mask[i].any() else 0.0 for i in range(5)]
+    want = [entries[i][mask[i].numpy()].mean() if mask[i].any() else 0.0 for i in range(n)]
     np.testing.assert_allclose(task.cross_entropy(z, y, "multilabel", mask), want)
-    rows = torch.tensor([True, False, True, True, False])
+    rows = mask.any(1)
     single = task.cross_entropy(z, y, "singlelabel")
     assert torch.equal(task.cross_entropy(z, y, "singlelabel", rows), torch.where(rows, single, 0.0))
 

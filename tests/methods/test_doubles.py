@@ -217,6 +217,9 @@ class Probe:
         notela.methods.DUST(passes=2, threshold=0.2),
         DropoutStudent(0.5, "epoch"),
         notela.methods.NOTELA(0.5, "epoch", k=3),
+        DropoutStudent(0.5, "iteration"),
+        notela.methods.NOTELA(0.5, "iteration", k=3),
+        PseudoLabel(0.4),
     ],
 )
 def test_every_loss_by_finite_differences(method: notela.methods.Method, task: Task) -> None:

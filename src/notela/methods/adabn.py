@@ -13,7 +13,7 @@ from notela.errors import NotelaError
 from notela.methods.base import Batch, Method, Preset
 
 if TYPE_CHECKING:
-    from notela.loop import State
+    from notela.state import State
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from notela.classifier import Trainable
 from notela.errors import NotelaError, check_at_least, check_choice, check_integer
 
 if TYPE_CHECKING:
-    from notela.loop import State
+    from notela.state import State
 
 
 class Batch(NamedTuple):

@@ -13,7 +13,7 @@ from notela.methods.base import Batch, Method, Preset
 from notela.task import cross_entropy, sharpen
 
 if TYPE_CHECKING:
-    from notela.loop import State
+    from notela.state import State
 
 Refresh = Literal["epoch", "iteration"]
 

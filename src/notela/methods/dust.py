@@ -13,7 +13,7 @@ from notela.methods.base import Batch, Method, Preset, check_threshold
 from notela.task import cross_entropy, divergence, probabilities
 
 if TYPE_CHECKING:
-    from notela.loop import State
+    from notela.state import State
 
 
 @dataclass(frozen=True)

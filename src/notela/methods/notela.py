@@ -19,7 +19,7 @@ from notela.methods.dropout_student import DropoutStudent
 from notela.task import Task, probabilities, sharpen, votes
 
 if TYPE_CHECKING:
-    from notela.loop import State
+    from notela.state import State
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from notela.methods.base import Batch, Method, Preset
 from notela.task import Task, marginal_entropy, probabilities
 
 if TYPE_CHECKING:
-    from notela.loop import State
+    from notela.state import State
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from notela.methods.base import Batch, Method, Preset
 from notela.task import entropy
 
 if TYPE_CHECKING:
-    from notela.loop import State
+    from notela.state import State
 
 
 @dataclass(frozen=True)
