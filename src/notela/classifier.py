@@ -98,7 +98,6 @@ class Classifier:
         return to_model(x, self.device, self.dtype)
 
     def __call__(self, x: Tensor) -> Output:
-        self._embedding = None
         embedding, logits = split_output(self.model(self.prepare(x)))
         if (embedding is not None) != self._returns_embedding:
             raise NotelaError(
@@ -107,6 +106,7 @@ class Classifier:
             )
         if embedding is None:
             embedding = self._embedding if self._embedding is not None else logits.new_empty(len(logits), 0)
+        self._embedding = None  # it would hold on to this pass's gradients
         if self._kept is not None:
             logits = logits.index_select(1, self._kept)
         return Output(embedding.flatten(1).float(), logits.float())
@@ -251,9 +251,10 @@ class Classifier:
             with torch.no_grad():
                 return calls, self.model(example)
         except Exception as error:
+            reason = str(error).strip().splitlines()[:1]
             raise NotelaError(
                 f"the model failed on the first {len(example)} items, shape {tuple(example.shape)}, dtype "
-                f"{example.dtype}: {type(error).__name__}: {error}"
+                f"{example.dtype}: {': '.join([type(error).__name__, *reason])}"
             ) from error
         finally:
             for handle in handles:

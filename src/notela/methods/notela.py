@@ -117,6 +117,7 @@ def teacher_step(
     return labels
 
 
+# With the published k, read as the paper's text has it; the authors' code, which counts the row itself, ran k - 1.
 PRESETS = {
     "image": Preset(NOTELA(1.0, "iteration", 15, 2.0), "norm", 1e-4, "constant", "target", noise=True),
     "audio-multilabel": Preset(NOTELA(1.0, "epoch", 5, 1.0), "norm", 1e-4, "constant", "source", noise=True),
