@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,9 @@ def test_items_of_several_shapes_are_named_in_one_sentence(workers: int) -> None
     assert "\n" not in str(error.value)
 
 
-def test_arrays_of_any_layout() -> None:
+def test_arrays_of_any_layout(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X.numpy())
+    torch.testing.assert_close(gather(Unlabelled(np.load(tmp_path / "x.npy", mmap_mode="r"))), X)
     torch.testing.assert_close(gather(Unlabelled(X.numpy()[::-1])), X.flip(0))
     with pytest.raises(NotelaError, match="array of object"):
         Unlabelled(np.array([None, 1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -95,15 +96,17 @@ class Unlabelled:
             ) from error
 
     def fingerprint(self) -> str:
-        """A hash of what the data is: all of an array; of a dataset its size and 16 items spread over it.
+        """A hash of what the data is: all of an array (4,096 rows spread over it, if it is larger than a gigabyte); of a
+        dataset its size and 16 items.
 
         Items that come out differently each time (random augmentation) count by shape only.
         """
         digest = hashlib.sha256(f"{len(self)} rows".encode())
         if self._array is not None:
-            feed(digest, self._array)
+            large = self._array.nbytes > 2**30
+            feed(digest, self._array[_spread(len(self), 4096)] if large else self._array)
         else:
-            rows = torch.linspace(0, len(self) - 1, min(16, len(self), self.batch_size)).long().unique()
+            rows = _spread(len(self), min(16, self.batch_size))
             first, again = (next(self.batches(rows))[1] for _ in range(2))
             digest.update(str((first.dtype, first.shape[1:])).encode())
             if torch.equal(first, again):
@@ -234,6 +237,10 @@ def _batch_rows(order: Tensor, size: int) -> list[Tensor]:
     return groups
 
 
+def _spread(n: int, count: int) -> Tensor:
+    return torch.linspace(0, n - 1, min(n, count)).long().unique()
+
+
 def _as_tensor(x: Any) -> Any:
     return _from_numpy(x) if isinstance(x, np.ndarray) else x
 
@@ -241,7 +248,9 @@ def _as_tensor(x: Any) -> Any:
 def _from_numpy(x: np.ndarray[Any, Any]) -> Tensor:
     if x.dtype == object or x.dtype.kind in "US":
         raise NotelaError(f"the data is an array of {x.dtype}; expected numbers of one shape")
-    return torch.from_numpy(np.ascontiguousarray(x))
+    with warnings.catch_warnings():  # torch warns of read-only memory (np.memmap); nothing here writes to it
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(np.ascontiguousarray(x))
 
 
 def feed(digest: hashlib._Hash, x: Tensor) -> None:

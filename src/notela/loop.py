@@ -49,7 +49,8 @@ class Result:
 
     def __str__(self) -> str:
         last, settings = self.history[-1], self.description["settings"]
-        head = f"{settings['method']}, {self.description['task']}: {len(self.history)} epochs"
+        epochs = f"{len(self.history)} epoch{'s' if len(self.history) > 1 else ''}"
+        head = f"{settings['method']}, {self.description['task']}: {epochs}"
         numbers = ", ".join(f"{k} {v:.4g}" for k, v in last.items() if isinstance(v, float))
         lines = [head, f"last epoch: {numbers}"]
         if self.source is not None:
