@@ -96,8 +96,8 @@ class Unlabelled:
             ) from error
 
     def fingerprint(self) -> str:
-        """A hash of what the data is: all of an array (4,096 rows spread over it, if it is larger than a gigabyte); of a
-        dataset its size and 16 items.
+        """A hash of what the data is: all of an array (4,096 rows spread over it, if it is larger than a gigabyte);
+        of a dataset its size and 16 items.
 
         Items that come out differently each time (random augmentation) count by shape only.
         """
@@ -238,7 +238,8 @@ def _batch_rows(order: Tensor, size: int) -> list[Tensor]:
 
 
 def _spread(n: int, count: int) -> Tensor:
-    return torch.linspace(0, n - 1, min(n, count)).long().unique()
+    rows: Tensor = torch.linspace(0, n - 1, min(n, count), dtype=torch.float64).long().unique()
+    return rows
 
 
 def _as_tensor(x: Any) -> Any:

@@ -189,7 +189,7 @@ def _shortlist(points: Tensor, k: int) -> Tensor | None:
     n, d = points.shape
     short = points.float()
     if d > 2 * _SHORT_DIMENSIONS:
-        some = points[torch.linspace(0, n - 1, min(n, 2_000)).long()].float()
+        some = points[torch.linspace(0, n - 1, min(n, 2_000), dtype=torch.float64).long()].float()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             short = short @ torch.pca_lowrank(some, q=_SHORT_DIMENSIONS, center=False, niter=1)[2]
@@ -206,7 +206,7 @@ def _shortlist(points: Tensor, k: int) -> Tensor | None:
     def listed(rows: Tensor) -> Tensor:
         return torch.from_numpy(index.search(x[rows.numpy()], min(4 * k + 1, n))[1])
 
-    sample = torch.linspace(0, n - 1, 256).long().unique()
+    sample = torch.linspace(0, n - 1, 256, dtype=torch.float64).long().unique()
     exact = search(points[sample], points, k, sample)
     if (exact[:, :, None] == listed(sample)[:, None, :]).any(2).float().mean() < LEAST_RECALL:
         return None
