@@ -81,6 +81,21 @@ def test_head_and_embedding_are_found_in_every_form(form: str) -> None:
     torch.testing.assert_close(logits, model.fc(torch.relu(model.body(X))))
 
 
+def test_head_on_tokens_gives_pooled_embedding() -> None:
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.top = nn.Linear(2, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.top(torch.relu(self.body(x.view(-1, 4, 2)))).mean(1)
+
+    model = Tokens()
+    classifier = Classifier(model, X)
+    assert classifier.head == "top"
+    torch.testing.assert_close(classifier(X).features, torch.relu(model.body(X.view(-1, 4, 2))).mean(1))
+
+
 def test_convolutional_head_gives_pooled_embedding() -> None:
     model = ConvHead()
     classifier = Classifier(model, X)
@@ -255,6 +270,21 @@ def test_noise_is_on_while_norm_layers_stay_in_evaluation_mode(net: Net) -> None
     assert not classifier.model.bn.training
 
 
+def test_custom_norm_layers_stay_in_evaluation_mode_under_noise() -> None:
+    class EvoNorm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.weight / (x.std() if self.training else 1)
+
+    classifier = Classifier(nn.Sequential(EvoNorm(), nn.Linear(8, 3)), X)
+    clean = classifier(X).logits
+    classifier.set_mode(noise=True, batch_statistics=False)
+    assert torch.equal(classifier(X).logits, clean)
+
+
 def test_batch_statistics_with_and_without_recording(net: Net) -> None:
     classifier = Classifier(net, X)
     classifier.set_mode(noise=False, batch_statistics=True)
@@ -330,7 +360,9 @@ def test_release_restores_flags_and_removes_hooks(net: Net) -> None:
     net.conv.weight.requires_grad_(False)
     classifier = Classifier(net, X)
     classifier.select("all")
+    classifier(X).logits.sum().backward()
     released = classifier.release()
+    assert all(p.grad is None for p in released.parameters())
     assert not released.conv.weight.requires_grad
     assert released.head.weight.requires_grad
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in released.modules())

@@ -18,6 +18,7 @@ from torch.utils.data import (
     RandomSampler,
     SubsetRandomSampler,
     TensorDataset,
+    WeightedRandomSampler,
 )
 
 from notela.data import Unlabelled
@@ -96,6 +97,8 @@ def test_a_samplers_subset_is_kept() -> None:
     data = Unlabelled(DataLoader(X, batch_size=2, sampler=SubsetRandomSampler([7, 2, 5])))
     assert len(data) == 3
     torch.testing.assert_close(gather(data), X[[2, 5, 7]])
+    often = WeightedRandomSampler([0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0], 40)
+    assert len(Unlabelled(DataLoader(X, batch_size=2, sampler=often))) == 2, "a row drawn often is still one row"
 
 
 def test_dicts_need_a_key() -> None:

@@ -123,6 +123,11 @@ def test_shortlist_finds_nearly_all_and_never_the_row_itself(
     assert (got != torch.arange(3000)[:, None]).all()
     assert (got >= 0).all()
     assert share_found(got, want) > 0.99
+    torch.manual_seed(7)
+    expected = torch.rand(2)
+    torch.manual_seed(7)
+    graph.neighbours(f, 10, exact_up_to=1000)
+    assert torch.equal(torch.rand(2), expected), "the caller's random numbers are left alone"
     assert torch.equal(got, graph.neighbours(f, 10, exact_up_to=1000)), "the same features give the same bits"
 
 

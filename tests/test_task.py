@@ -157,6 +157,10 @@ def test_entropy_bounds() -> None:
     assert task.entropy(torch.zeros(1, 6), "multilabel").item() == pytest.approx(math.log(2))
 
 
+def test_half_is_not_a_positive() -> None:
+    assert task.hard(torch.tensor([[0.5, 0.51]]), "multilabel").tolist() == [[False, True]]
+
+
 def test_unknown_task_is_refused_by_name() -> None:
     with pytest.raises(NotelaError, match="multi-label.*singlelabel"):
         task.probabilities(torch.zeros(1, 2), "multi-label")  # type: ignore[arg-type]
