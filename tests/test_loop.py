@@ -126,6 +126,14 @@ def test_ready_made_evaluator(
         assert last["map"] == pytest.approx(notela.metrics.mean_average_precision(p, labels[:, kept]), abs=1e-6)
 
 
+def test_predict_is_clean_and_keeps_classes_before_softmax(net: Net, x: Tensor) -> None:
+    expected = net(x)[:, [3, 0]].softmax(1).detach()
+    training = net.train()
+    torch.testing.assert_close(notela.predict(training, x, task="singlelabel", classes=[3, 0]), expected)
+    assert training.training, "the model handed in is left as it was"
+    assert training.bn.num_batches_tracked == 0
+
+
 def test_evaluator_refuses_labels_that_do_not_fit(net: Net, x: Tensor, quick: Quick) -> None:
     with pytest.raises(notela.NotelaError, match=r"shape \(70, 2\).* do not fit task='singlelabel'"):
         notela.Evaluator(x, torch.zeros(70, 2), task="singlelabel")
@@ -268,11 +276,13 @@ def test_augmentation_by_numpy_is_drawn_from_the_seed(net: Net, x: Tensor, quick
         def __getitem__(self, i: int) -> Tensor:
             return x[i] + np.random.rand() + random.random()  # noqa: NPY002
 
+    random.seed(0)
     np.random.seed(0)  # noqa: NPY002
     first = quick(net, Shaken(), task="singlelabel", method="notela", seed=1)
     expected = np.random.rand()  # noqa: NPY002
     np.random.seed(0)  # noqa: NPY002
     assert np.random.rand() == expected, "the caller's numbers are left alone"  # noqa: NPY002
+    assert random.random() == random.Random(0).random()
     assert same(first.model, quick(net, Shaken(), task="singlelabel", method="notela", seed=1).model)
 
 

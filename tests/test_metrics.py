@@ -77,6 +77,15 @@ def test_ties_give_the_worst_order(items: list[tuple[int, bool]]) -> None:
     assert metrics.class_mean_average_precision(s.T, y.T, minimum=1) == pytest.approx(worst)
 
 
+def test_which_metrics_labels_define() -> None:
+    y = np.zeros((9, 2), int)
+    y[:5, 0] = 1
+    assert metrics.defined(y) == ["map", "cmap", "auroc", "top1"]
+    y[4, 0] = 0
+    assert metrics.defined(y) == ["map", "auroc", "top1"]
+    assert metrics.defined(0 * y) == []
+
+
 def test_undefined_metrics_say_why() -> None:
     s, y = np.zeros((4, 2)), np.array([[1, 0]] * 4)
     with pytest.raises(NotelaError, match="at least 5 positives among 4 examples \\(most: 4\\)"):

@@ -156,6 +156,49 @@ def test_nan_keeps_the_last_good_checkpoint(net: Net, x: Tensor, quick: Quick, t
     assert all(t.isfinite().all() for t in saved.tensors.values())
 
 
+def cut_after(epochs: int) -> Callable[[object], dict[str, float]]:
+    """An evaluator that pulls the plug in the epoch after."""
+    left = epochs + 2  # it is called for the source model too
+
+    def evaluate(predict: object) -> dict[str, float]:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+        return {}
+
+    return evaluate
+
+
+def test_notes_and_loss_scale_survive(net: Net, x: Tensor, quick: Quick, tmp_path: Path) -> None:
+    method = notela.methods.NOTELA(k=30, refresh="iteration")
+    settings = {"task": "singlelabel", "method": method, "epochs": 4, "precision": "fp16", "learning_rate": 1e-2}
+    whole = quick(net, x[:20], **settings)
+    with pytest.raises(KeyboardInterrupt):
+        quick(net, x[:20], **settings, run_dir=tmp_path, evaluator=cut_after(2))
+    saved = runs.RunFolder(tmp_path, notela.provenance(tmp_path)).checkpoint()
+    assert saved is not None
+    scaler = torch.amp.GradScaler("cpu", init_scale=3.0)
+    saved.restore(Net(), {}, None, scaler)
+    assert scaler.get_scale() == 2.0**16
+    resumed = quick(net, x[:20], **settings, run_dir=tmp_path)
+    assert same(whole.model, resumed.model)
+    assert any("k=30 neighbours asked" in note for note in resumed.notes)
+
+
+def test_other_versions_may_go_on_and_the_first_ones_are_kept(
+    net: Net, x: Tensor, quick: Quick, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        quick(net, x, task="singlelabel", run_dir=tmp_path, evaluator=cut_after(1))
+    begun = notela.provenance(tmp_path)
+    begun["versions"]["torch"] = "1.0"
+    (tmp_path / "run.json").write_text(json.dumps(begun))
+    result = quick(net, x, task="singlelabel", run_dir=tmp_path)
+    assert result.description["versions"]["torch"] == "1.0"
+    assert notela.provenance(tmp_path)["versions"]["torch"] == "1.0"
+
+
 def test_unreadable_files_are_named(net: Net, x: Tensor, quick: Quick, tmp_path: Path) -> None:
     quick(net, x, task="singlelabel", run_dir=tmp_path)
     (tmp_path / "run.json").write_text("{")
@@ -169,17 +212,8 @@ def test_unreadable_files_are_named(net: Net, x: Tensor, quick: Quick, tmp_path:
 
 
 def test_a_broken_checkpoint_is_named(net: Net, x: Tensor, quick: Quick, tmp_path: Path) -> None:
-    class Cut:
-        calls = 0
-
-        def __call__(self, predict: object) -> dict[str, float]:
-            self.calls += 1
-            if self.calls == 3:
-                raise KeyboardInterrupt
-            return {}
-
     with pytest.raises(KeyboardInterrupt):
-        quick(net, x, task="singlelabel", run_dir=tmp_path, evaluator=Cut())
+        quick(net, x, task="singlelabel", run_dir=tmp_path, evaluator=cut_after(1))
     (tmp_path / "checkpoint.safetensors").write_bytes(b"not tensors")
     with pytest.raises(notela.NotelaError, match="remove it to start this run anew"):
         quick(net, x, task="singlelabel", run_dir=tmp_path)

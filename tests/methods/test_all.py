@@ -92,7 +92,8 @@ def test_labels_in_the_data_change_nothing(case: str, task: str, net: Net, x: Te
 def test_resume_equals_uninterrupted_bit_for_bit(
     case: str, task: str, net: Net, x: Tensor, quick: Quick, tmp_path: object
 ) -> None:
-    settings = {"task": task, "method": preset(case, statistics="target"), "epochs": 4, "seed": 5}
+    policy = preset(case, statistics="target", schedule="cosine")
+    settings = {"task": task, "method": policy, "epochs": 4, "seed": 5}
     whole = quick(net, x, **settings)
 
     class Cut:
@@ -104,12 +105,13 @@ def test_resume_equals_uninterrupted_bit_for_bit(
             self.calls += 1
             if self.calls == 4:  # source, epoch 1, epoch 2, and in epoch 3
                 raise KeyboardInterrupt
-            return {}
+            return {"score": float(self.calls)}
 
     with pytest.raises(KeyboardInterrupt):
         quick(net, x, **settings, run_dir=tmp_path, evaluator=Cut())
     resumed = quick(net, x, **settings, run_dir=tmp_path)
     assert same(whole.model, resumed.model)
+    assert resumed.source == {"score": 1.0}
     keep = [{k: v for k, v in record.items() if k != "evaluation"} for record in resumed.history]
     assert keep == whole.history
 
