@@ -249,6 +249,12 @@ def test_trainable_policies(net: Net) -> None:
     assert not any(p.requires_grad for p in classifier.model.parameters())
 
 
+def test_a_tied_head_is_frozen_under_every_name() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8))
+    model[0].weight = model[2].weight
+    assert set(Classifier(model, X).select("all", freeze_head=True)) == {"0.bias", "1.weight", "1.bias"}
+
+
 def test_impossible_policies_say_what_to_choose(net: Net) -> None:
     with pytest.raises(NotelaError, match="no normalisation layer.*trainable='body'"):
         Classifier(Wrapped("tensor"), X).select("norm")

@@ -21,6 +21,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from notela import data as data_module
 from notela.data import Unlabelled
 from notela.errors import NotelaError
 
@@ -199,4 +200,11 @@ def test_fingerprint_follows_content_not_labels_nor_noise() -> None:
     assert mark(TensorDataset(X)) != mark(TensorDataset(other))
     noisy = Items(lambda i: X[i] + torch.rand(3))
     assert mark(noisy) == mark(noisy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data_module, "_HASH_ALL_UP_TO", 8)
+        large = torch.zeros(10_000, 1)
+        other = large.clone()
+        other[-1] = 1
+        assert mark(large) != mark(other)
+    assert data_module._spread(2**26 + 3, 4096)[-1] == 2**26 + 2
     assert mark(np.arange(6.0)) != mark(np.arange(6.0).reshape(2, 3))

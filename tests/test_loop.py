@@ -286,6 +286,21 @@ def test_augmentation_by_numpy_is_drawn_from_the_seed(net: Net, x: Tensor, quick
     assert same(first.model, quick(net, Shaken(), task="singlelabel", method="notela", seed=1).model)
 
 
+def test_an_evaluator_that_draws_random_numbers_changes_nothing(net: Net, x: Tensor, quick: Quick) -> None:
+    class Shaken(torch.utils.data.Dataset[Tensor]):
+        def __len__(self) -> int:
+            return 70
+
+        def __getitem__(self, i: int) -> Tensor:
+            return x[i] + torch.rand(())
+
+    def evaluate(predict: object) -> dict[str, float]:
+        return {"drawn": float(torch.rand(7).sum())}
+
+    settings = {"task": "singlelabel", "method": NOTELA(k=4, refresh="iteration")}
+    assert same(quick(net, Shaken(), **settings).model, quick(net, Shaken(), **settings, evaluator=evaluate).model)
+
+
 def test_infinite_statistics_stop_the_run(net: Net, x: Tensor, quick: Quick) -> None:
     huge = x.clone()
     huge[3] = 1e25

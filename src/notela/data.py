@@ -22,6 +22,8 @@ from torch.utils.data import (
 
 from notela.errors import NotelaError, check_integer
 
+_HASH_ALL_UP_TO = 2**30  # bytes
+
 
 class Unlabelled:
     """Rows of inputs from a tensor, an array, a map-style dataset or a DataLoader (whose workers, collate function
@@ -103,7 +105,7 @@ class Unlabelled:
         """
         digest = hashlib.sha256(f"{len(self)} rows".encode())
         if self._array is not None:
-            large = self._array.nbytes > 2**30
+            large = self._array.nbytes > _HASH_ALL_UP_TO
             feed(digest, self._array[_spread(len(self), 4096)] if large else self._array)
         else:
             rows = _spread(len(self), min(16, self.batch_size))

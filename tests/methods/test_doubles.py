@@ -282,6 +282,71 @@ def test_dust_keeps_what_noise_does_not_change(task: Task) -> None:
     torch.testing.assert_close(state.labels_of(torch.arange(40)), probabilities(ref, task))
 
 
+def test_dust_remembers_the_worst_pass_and_leaves_out_what_is_not_kept() -> None:
+    torch.manual_seed(2)
+    x, weight = torch.randn(12, 5), torch.randn(5, 3)
+    state = Probe(None, "singlelabel", x, weight)
+    strengths = iter([0.0, 2.0, 0.0])  # a noisy pass in the middle
+    clean = state.teacher(x)
+
+    def sweep(noise: bool = False) -> object:
+        return SimpleNamespace(logits=clean.logits * (1 + next(strengths)) if noise else clean.logits)
+
+    state.sweep = sweep  # type: ignore[method-assign]
+    method = notela.methods.DUST(passes=3, threshold=0.01)
+    method.before_epoch(state)  # type: ignore[arg-type]
+    kept = state.kept_of(torch.arange(12))
+    assert not kept.all()
+    p = clean.logits.softmax(1)
+    want = torch.where(kept, -(p * p.log()).sum(1), 0.0).mean()
+    torch.testing.assert_close(method.loss(Batch(torch.arange(12), x), state), want)  # type: ignore[arg-type]
+
+
+def test_nrc_with_frozen_banks_never_writes_them() -> None:
+    x, weight = torch.randn(20, 4), torch.randn(4, 3)
+    state = Probe(None, "singlelabel", x, weight)
+    method = notela.methods.NRC(k=4, extended_k=3, frozen_banks=True)
+    method.before_run(state)  # type: ignore[arg-type]
+    before = {name: t.clone() for name, t in state.banks.items()}
+    method.loss(Batch(torch.arange(6), x[:6] + 0.5), state)  # type: ignore[arg-type]
+    assert all(torch.equal(before[name], t) for name, t in state.banks.items())
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_notela_per_epoch_uses_all_its_settings(task: Task) -> None:
+    torch.manual_seed(6)
+    x, weight = torch.randn(30, 3), torch.randn(3, 4) * 2
+    state = Probe(None, task, x, weight)
+    clean = state.teacher(x)
+    method = notela.methods.NOTELA(0.5, "epoch", 4, 2.0, "symmetric", "cosine", iterations=4, tolerance=0.0)
+    got = method.teach(clean, state)  # type: ignore[arg-type]
+    affinity = mutual_affinity(x, 4, "symmetric", "cosine")
+    torch.testing.assert_close(got, teacher_step(clean.logits, affinity, task, 0.5, 2.0, 4, 0.0))
+    plain = teacher_step(clean.logits, mutual_affinity(x, 4), task, 0.5, 2.0)
+    assert not torch.allclose(got, plain, atol=1e-3)
+
+
+def test_a_probability_at_the_threshold_is_not_sure_enough() -> None:
+    state = Probe(None, "multilabel", torch.zeros(4, 5), torch.zeros(5, 3, requires_grad=True))
+    PseudoLabel(0.5).loss(Batch(torch.arange(4), torch.zeros(4, 5)), state)  # type: ignore[arg-type]
+    assert state.seen["kept"].sum() == 0
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_shot_adds_beta_times_the_cross_entropy(task: Task) -> None:
+    torch.manual_seed(7)
+    x, weight = torch.randn(15, 4), torch.randn(4, 3)
+    batch = Batch(torch.arange(15), x)
+    losses = {}
+    for beta in (0.0, 0.7):
+        state = Probe(None, task, x, weight)
+        SHOT(beta).before_epoch(state)  # type: ignore[arg-type]
+        losses[beta] = SHOT(beta).loss(batch, state)  # type: ignore[arg-type]
+    labels = centroid_labels(x, probabilities(x @ weight, task), task)
+    extra = notela.task.cross_entropy(x @ weight, labels, task).mean()
+    torch.testing.assert_close(losses[0.7] - losses[0.0], 0.7 * extra)
+
+
 def test_nrc_weights_and_lists_against_brute_force() -> None:
     torch.manual_seed(3)
     x, weight = torch.randn(20, 4, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
