@@ -201,6 +201,9 @@ def test_other_versions_may_go_on_and_the_first_ones_are_kept(
 
 def test_unreadable_files_are_named(net: Net, x: Tensor, quick: Quick, tmp_path: Path) -> None:
     quick(net, x, task="singlelabel", run_dir=tmp_path)
+    (tmp_path / "history.jsonl").unlink()
+    with pytest.raises(notela.NotelaError, match="history.jsonl cannot be read"):
+        quick(net, x, task="singlelabel", run_dir=tmp_path)
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(notela.NotelaError, match="run.json cannot be read"):
         quick(net, x, task="singlelabel", run_dir=tmp_path)

@@ -293,7 +293,7 @@ def _configure(state: State) -> dict[str, nn.Parameter]:
             )
         else:
             state.note("noise=True has no effect: the model has no dropout")
-    if preset.statistics == "target" and not classifier.statistics_layers() and method.name != "adabn":
+    if preset.statistics == "target" and not classifier.statistics_layers():
         state.note("statistics='target' has no effect: the model keeps no running averages")
     if classifier.gives_probabilities:
         state.note("the model's outputs look like probabilities, not logits; if so, hand it in without its softmax")

@@ -130,7 +130,7 @@ class RunFolder:
                     f"{self.path} holds another run ({'; '.join(different)}); choose another folder, "
                     "or use its settings"
                 )
-            self.description = {name: there[name] for name in description}  # with the versions it was begun with
+            self.description = {**description, "versions": there.get("versions")}  # those it was begun with
         else:
             _write_json(self.path / "run.json", description)
 
@@ -139,12 +139,12 @@ class RunFolder:
         run = _read_json(self.path / "run.json")
         if not run.get("finished"):
             return None
-        lines = (self.path / "history.jsonl").read_text().splitlines()
-        return {
-            "history": [json.loads(line) for line in lines],
-            "notes": run["notes"],
-            "source": run["source"],
-        }
+        path = self.path / "history.jsonl"
+        try:
+            history = [json.loads(line) for line in path.read_text().splitlines()]
+        except (OSError, ValueError) as error:
+            raise NotelaError(f"{path} cannot be read ({error}); restore it, or choose another folder") from error
+        return {"history": history, "notes": run["notes"], "source": run["source"]}
 
     def load_model(self, model: nn.Module) -> None:
         """The finished run's weights, into `model`."""

@@ -88,10 +88,10 @@ def grid(method: str) -> tuple[Preset, ...]:
     (576, 2)
     """
     check_choice("method", method, names())
-    common = COMMON_GRID
-    if method == "adabn":  # forward passes only: nothing but dropout can differ
-        common = {"noise": COMMON_GRID["noise"]}
     start = preset(method, "image")
+    common = COMMON_GRID
+    if start.trainable == "none":  # forward passes only: nothing but dropout can differ
+        common = {"noise": COMMON_GRID["noise"]}
     return tuple(
         replace(start, method=settings, **dict(zip(common, values, strict=True)))
         for settings in _FILES[method].GRID
