@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +17,24 @@ app = typer.Typer(
 )
 
 
+class EngineName(StrEnum):
+    """Where runs run."""
+
+    local = "local"
+    ray = "ray"
+
+
+def main() -> None:
+    """The entry point: a user's mistake is one sentence, not a traceback."""
+    from notela.errors import NotelaError
+
+    try:
+        app()
+    except NotelaError as error:
+        typer.echo(f"notela: {error}", err=True)
+        raise SystemExit(2) from None
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         print(f"notela {notela.__version__}")
@@ -22,7 +42,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def main(
+def top(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
@@ -33,13 +53,67 @@ def main(
 
       notela demo            all eight methods on corrupted digits, in under a minute
 
-      notela demo --seed 3   the same with another seed
+      notela bench digits    compare them fairly: search, selection, seeds, tables, figures
     """
 
 
 @app.command()
-def demo(seed: Annotated[int, typer.Option(min=0, help="Draws the noise, the split and the runs.")] = 0) -> None:
-    """Train a small network on real digits, corrupt them, adapt with all eight methods, print a table."""
+def demo(seed: Annotated[int, typer.Option(min=0, help="Draws the runs' batches and noise.")] = 0) -> None:
+    """Adapt a small network to corrupted digits with all eight methods, print a table."""
     from notela.demo import run
 
     run(seed)
+
+
+@app.command()
+def bench(
+    suite: Annotated[str, typer.Argument(help="A suite by name, or a TOML file of your own (docs/bench.md).")],
+    to: Annotated[
+        Path | None, typer.Option(help="Folder of records, tables and figures.", show_default="results/SUITE")
+    ] = None,
+    trials: Annotated[
+        str, typer.Option(help="Points of each method's grid to try: a number, or 'all'.", metavar="NUMBER|all")
+    ] = "24",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of what was chosen, for the intervals.")] = 5,
+    methods: Annotated[str | None, typer.Option(help="Some methods only: tent,notela.")] = None,
+    engine: Annotated[EngineName, typer.Option(help="Processes of this machine, or a Ray cluster.")] = EngineName.local,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Local: runs at a time.", show_default="one for every --cpus cores")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="Ray: the cluster's address; 'auto' finds it.")] = None,
+    cpus: Annotated[int, typer.Option(min=1, help="Cores, and threads, of each run.")] = 1,
+    gpus: Annotated[float, typer.Option(min=0, help="Ray: GPUs of each run; 0.25 lets four share one.")] = 0,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run those again that failed before.")] = False,
+    tables_only: Annotated[bool, typer.Option("--tables-only", help="Run nothing; make tables from records.")] = False,
+) -> None:
+    """Compare all methods on a suite, as the paper does: search each method's grid on the validation domains, freeze
+    the best settings, run them on the test domains with several seeds, write tables and figures.
+
+    Stop it whenever you like: the same command goes on where it stopped, and never repeats a finished run.
+
+    Examples:
+
+      notela bench digits
+
+      notela bench digits-multi --trials all --workers 8
+
+      notela bench ponds.toml --to results/ponds --methods adabn,tent,notela
+
+      notela bench digits --engine ray --address auto --cpus 2
+    """
+    from notela.bench.command import run
+
+    run(
+        suite,
+        to,
+        trials=trials,
+        seeds=seeds,
+        methods=methods,
+        engine=engine.value,
+        workers=workers,
+        address=address,
+        cpus=cpus,
+        gpus=gpus,
+        retry_failed=retry_failed,
+        tables_only=tables_only,
+    )

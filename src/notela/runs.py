@@ -54,17 +54,22 @@ def provenance(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return _read_json(Path(folder) / "run.json")
 
 
-def describe(model: nn.Module, data: Unlabelled, preset: Preset, **rest: Any) -> dict[str, Any]:
-    """Everything that determines a run, as plain JSON values, and the versions it was made with."""
-    digest = hashlib.sha256(re.sub(r" at 0x\w+", "", repr(model)).encode())  # dropout rates and the like
+def fingerprint(model: nn.Module) -> str:
+    """A hash of a model's layers (dropout rates and the like) and weights."""
+    digest = hashlib.sha256(re.sub(r" at 0x\w+", "", repr(model)).encode())
     for name, tensor in _tensors(model).items():
         digest.update(name.encode())
         feed(digest, tensor)
+    return digest.hexdigest()[:16]
+
+
+def describe(model: nn.Module, data: Unlabelled, preset: Preset, **rest: Any) -> dict[str, Any]:
+    """Everything that determines a run, as plain JSON values, and the versions it was made with."""
     description = {
         "settings": preset.settings(),
         **rest,
         "data": {"rows": len(data), "fingerprint": data.fingerprint()},
-        "model": {"type": type(model).__name__, "fingerprint": digest.hexdigest()[:16]},
+        "model": {"type": type(model).__name__, "fingerprint": fingerprint(model)},
         "versions": {
             "notela": notela.__version__,
             "torch": torch.__version__,

@@ -1,0 +1,247 @@
+"""What will be run: the protocol of a comparison, its jobs, and the key under which each job's record is found.
+
+Keys need no data and no model, only their fingerprints, so that tables can be made from records alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import hashlib
+import inspect
+import json
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from notela import classifier, data, evaluation, graph, loop, methods, metrics, state, task
+from notela.bench import supervised
+from notela.bench.suite import Suite
+from notela.errors import NotelaError, check_choice, check_integer
+from notela.methods import NOTELA
+from notela.methods.base import Preset
+
+SEARCH_SEED = 0
+"""The seed of every run of the search, and of the draw of the grid's subset."""
+SOURCE, SUPERVISED = "source", "supervised"
+_CORE = (loop, state, task, graph, classifier, data, evaluation, metrics)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a domain, settings and a seed, and the fingerprints that its worker must find."""
+
+    suite: str
+    domain: str
+    method: str
+    preset: Preset | None
+    """None: the source model as it is."""
+    seed: int
+    fingerprints: Mapping[str, str]
+    """Of the model, the domain and the method's code."""
+    probabilities: bool = False
+    """Keep the distribution of each class's probability, for a figure."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings as plain values."""
+        return {"method": self.method} if self.preset is None else self.preset.settings()
+
+    @property
+    def key(self) -> str:
+        """A hash of everything that determines the result."""
+        whole = {
+            "domain": self.domain,
+            "settings": self.settings,
+            "seed": self.seed,
+            **self.fingerprints,
+            "probabilities": self.probabilities,
+        }
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:20]
+
+
+@dataclass
+class Protocol:
+    """A comparison as it was asked for, and the fingerprints of what it is made of."""
+
+    suite: str
+    title: str
+    task: task.Task
+    metrics: list[str]
+    caption: str
+    class_names: list[str]
+    validation: list[str]
+    test: list[str]
+    overrides: dict[str, Any]
+    methods: list[str]
+    trials: int | None
+    """Points of each method's grid that are tried; None: all."""
+    seeds: int
+    has_source_data: bool
+    code: dict[str, str]
+    model: str = ""
+    domains: dict[str, str] = field(default_factory=dict)
+    """Fingerprints."""
+    sizes: dict[str, list[int]] = field(default_factory=dict)
+    """How many examples to adapt on, and how many are held out."""
+
+    # ---- what is compared
+
+    @property
+    def rows(self) -> list[str]:
+        """Everything that is searched: the methods, and the ceiling."""
+        return [*self.methods, SUPERVISED]
+
+    def candidates(self, method: str) -> list[Preset]:
+        """The points of a method's grid that are tried: the first `trials` of a seeded order, so that asking for more
+        later repeats nothing."""
+        points = list(grid(method))
+        if self.trials is not None and self.trials < len(points):
+            random.Random(f"{SEARCH_SEED} {method}").shuffle(points)
+            points = points[: self.trials]
+        return [replace(point, **self.overrides) for point in points]
+
+    # ---- jobs
+
+    def job(self, domain: str, method: str, preset: Preset | None, seed: int) -> Job:
+        """One run; its domain's fingerprint must be known by now."""
+        if domain not in self.domains:
+            raise NotelaError(f"nothing was run on {domain} yet; run `notela bench {self.suite}` to its end")
+        fingerprints = {"model": self.model, "data": self.domains[domain], "code": self.code[method]}
+        keep = seed == 0 and domain not in self.validation
+        return Job(self.suite, domain, method, preset, seed, fingerprints, keep)
+
+    def search(self) -> list[Job]:
+        """Stage 1: the source and every candidate, on the validation domains."""
+        return [
+            self.job(domain, method, preset, SEARCH_SEED)
+            for domain in self.validation
+            for method, preset in [(SOURCE, None), *((m, p) for m in self.rows for p in self.candidates(m))]
+        ]
+
+    def repeats(self, chosen: Mapping[str, Preset]) -> list[Job]:
+        """Stage 2: what was chosen, with every seed, on the validation domains; and NOTELA's ablation."""
+        return list(self._repeats(self.validation, chosen))
+
+    def tests(self, chosen: Mapping[str, Preset]) -> list[Job]:
+        """Stage 3: the same on the test domains, and the source as it is."""
+        places = [*self.test, SOURCE] if self.has_source_data else self.test
+        sources = [self.job(domain, SOURCE, None, 0) for domain in places]
+        return sources + list(self._repeats(self.test, chosen))
+
+    def _repeats(self, domains: Iterable[str], chosen: Mapping[str, Preset]) -> Iterator[Job]:
+        for domain in domains:
+            for method, preset in chosen.items():
+                for variant in {method: preset, **self.ablation(method, preset)}.values():
+                    yield from (self.job(domain, method, variant, seed) for seed in range(self.seeds))
+
+    def ablation(self, method: str, preset: Preset) -> dict[str, Preset]:
+        """NOTELA with one ingredient removed (paper, table of ablations)."""
+        if not isinstance(preset.method, NOTELA):
+            return {}
+        return {
+            "dropout": replace(preset, noise=False),
+            "softness": replace(preset, method=replace(preset.method, alpha=0.0)),
+            "Laplacian": replace(preset, method=replace(preset.method, lambda_=0.0)),
+        }
+
+    def count(self) -> int:
+        """All runs of all stages; what is known before anything is chosen."""
+        candidates = sum(len(self.candidates(method)) for method in self.rows)
+        repeated = len(self.rows) + (3 if NOTELA.name in self.methods else 0)
+        search = len(self.validation) * (1 + candidates)
+        again = len(self.validation) * (repeated * self.seeds - len(self.rows))  # the chosen ones have one seed by now
+        return search + again + len(self.test) * (1 + repeated * self.seeds) + self.has_source_data
+
+    # ---- on disk
+
+    def write(self, path: Path) -> None:
+        """As JSON."""
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n")
+
+
+def read(path: Path) -> Protocol:
+    """A protocol from its file."""
+    try:
+        return Protocol(**json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise NotelaError(f"{path} does not exist: nothing was run in that folder yet") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise NotelaError(f"{path} cannot be read ({error}); run `notela bench` on that folder again") from error
+
+
+def make(
+    suite: Suite, reference: str, *, chosen_methods: Iterable[str] | None, trials: int | None, seeds: int
+) -> Protocol:
+    """The protocol of a suite; fingerprints are filled in as its parts are loaded."""
+    wanted = list(methods.names() if chosen_methods is None else chosen_methods)
+    for name in wanted:
+        check_choice("method", name, methods.names())
+    if trials is not None:
+        check_integer("trials", trials, 1)
+    check_integer("seeds", seeds, 1)
+    twice = suite.validation.keys() & suite.test.keys()
+    if twice:
+        raise NotelaError(
+            f"{sorted(twice)[0]!r} is a validation domain and a test domain of {suite.name}; settings chosen on it "
+            "could not be tested on it: keep it in one"
+        )
+    return Protocol(
+        suite=reference,
+        title=suite.name,
+        task=suite.task,
+        metrics=list(suite.metrics),
+        caption=suite.protocol,
+        class_names=list(suite.class_names),
+        validation=list(suite.validation),
+        test=list(suite.test),
+        overrides=dict(suite.overrides),
+        methods=wanted,
+        trials=trials,
+        seeds=seeds,
+        has_source_data=suite.source is not None,
+        code={name: code_version(name) for name in (SOURCE, SUPERVISED, *wanted)},
+    )
+
+
+def grid(method: str) -> tuple[Preset, ...]:
+    """The paper's grid of a method; of the supervised ceiling its own."""
+    return supervised.GRID if method == SUPERVISED else methods.grid(method)
+
+
+@cache
+def code_version(method: str) -> str:
+    """A hash of the code that a method runs through: its own file, those it derives from, and the core. Comments,
+    docstrings and formatting do not count."""
+    own: list[ModuleType] = []
+    if method == SUPERVISED:
+        own = [supervised]
+    elif method != SOURCE:
+        kind = type(methods.preset(method, "image").method)
+        own = [inspect.getmodule(base) for base in kind.__mro__[:-1]]  # type: ignore[misc]
+    digest = hashlib.sha256()
+    for module in (*_CORE, *own):
+        digest.update(_meaning(Path(str(module.__file__)).read_text()).encode())
+    return digest.hexdigest()[:16]
+
+
+def _meaning(source: str) -> str:
+    """A program without comments, docstrings and layout.
+
+    >>> _meaning("x = 1  # one") == _meaning("x=1"), _meaning("x = 1") == _meaning("x = 2")
+    (True, False)
+    """
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [part for part in body if not _is_text(part)]  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -1,0 +1,94 @@
+"""Progress of a whole comparison: one live line on a terminal, a line now and then in a log file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from notela.bench.plan import Job
+from notela.engines import Engine
+
+LOG_EVERY = 30.0  # seconds
+
+
+class Progress:
+    """Done, running, failed, left, time left."""
+
+    def __init__(self, total: int, engine: Engine) -> None:
+        self.total, self.done, self.failed = total, 0, 0
+        self._engine, self._stage = engine, ""
+        self._left: Sequence[Job] = ()
+        self._seconds: defaultdict[str, list[float]] = defaultdict(list)
+        self._last = 0.0
+        self.console = Console(stderr=True)
+        self._live = Live(console=self.console, get_renderable=self._text, refresh_per_second=2, transient=True)
+
+    def __enter__(self) -> Progress:
+        if self.console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.stop()
+
+    def stage(self, name: str, waiting: Sequence[Job], finished: int, failed: int) -> None:
+        """A stage begins; so many of its runs were done by an earlier command."""
+        self._stage, self._left = name, list(waiting)
+        self.done, self.failed = self.done + finished, self.failed + failed
+        self._log(always=True)
+
+    def ended(self, job: Job, seconds: float, left: Sequence[Job], failed: bool) -> None:
+        """A run ended."""
+        self._left = left
+        self.failed += failed
+        self.done += not failed
+        self._seconds[job.method].append(seconds)
+        self._log()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, highlight=False, soft_wrap=True)
+
+    def _log(self, always: bool = False) -> None:
+        if not self.console.is_terminal and (always or time.monotonic() - self._last > LOG_EVERY):
+            self._last = time.monotonic()
+            print(time.strftime("%H:%M:%S"), self._text().plain, file=sys.stderr, flush=True)
+
+    def _text(self) -> Text:
+        left = self.total - self.done - self.failed
+        return Text(
+            f"{self._stage}: {self.done} of {self.total} runs done, {self._engine.running} running, "
+            f"{self.failed} failed, {left} left{self._time_left(left)}"
+        )
+
+    def _time_left(self, left: int) -> str:
+        """By the mean time of each method's runs so far; later stages count as the mean of all."""
+        everything = [s for of_method in self._seconds.values() for s in of_method]
+        if not everything or not left:
+            return ""
+        usual = sum(everything) / len(everything)
+        stage = sum(_mean(self._seconds.get(job.method), usual) for job in self._left)
+        seconds = (stage + usual * max(0, left - len(self._left))) / self._engine.slots
+        return f", about {duration(seconds)}"
+
+
+def _mean(values: Iterable[float] | None, otherwise: float) -> float:
+    known = list(values or ())
+    return sum(known) / len(known) if known else otherwise
+
+
+def duration(seconds: float) -> str:
+    """In words.
+
+    >>> duration(42), duration(600), duration(10000)
+    ('42 s', '10 min', '2.8 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,79 @@
+"""Records of runs: a file of JSON lines, appended to as runs end, that survives being cut off anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from notela.errors import NotelaError
+
+Record = dict[str, Any]
+
+
+class Records:
+    """Records by key, of the given domains only: the file of the validation domains can hold no test score.
+
+    One process writes at a time (the runner holds the folder's lock). A line counts once it is whole; a torn last line
+    is what a killed process left, and goes when the file is opened for writing.
+    """
+
+    def __init__(self, path: Path, domains: Iterable[str]) -> None:
+        self.path, self._domains = path, frozenset(domains)
+        self._by_key: dict[str, Record] = {}
+        content = path.read_bytes() if path.exists() else b""
+        *lines, self._torn = content.split(b"\n")
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line)
+                key, domain = record["key"], record["domain"]
+            except (ValueError, TypeError, KeyError) as error:
+                raise NotelaError(
+                    f"{path}, line {number} is not a record ({error}); delete that line, and its run will be repeated"
+                ) from error
+            self._check(domain)
+            self._by_key[key] = record
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def get(self, key: str) -> Record | None:
+        """The last record under a key."""
+        return self._by_key.get(key)
+
+    def done(self, key: str) -> Record | None:
+        """The record of a run that ended well."""
+        record = self._by_key.get(key)
+        return None if record is None or "error" in record else record
+
+    def append(self, record: Record) -> None:
+        """Write a record, whole and on disk, or not at all."""
+        self._check(record["domain"])
+        line = json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        try:
+            with open(self.path, "ab") as file:
+                if self._torn:
+                    file.truncate(file.tell() - len(self._torn))
+                    self._torn = b""
+                start = file.tell()
+                try:
+                    file.write(line)
+                    file.flush()
+                    os.fsync(file.fileno())
+                except OSError:
+                    file.truncate(start)
+                    raise
+        except OSError as error:
+            raise NotelaError(
+                f"cannot write to {self.path} ({error.strerror}); what was recorded before is intact"
+            ) from error
+        self._by_key[record["key"]] = record
+
+    def _check(self, domain: str) -> None:
+        if domain not in self._domains:
+            raise NotelaError(
+                f"{self.path} is for {', '.join(sorted(self._domains))} and holds or was given a record of {domain!r}; "
+                "each file keeps to its own domains"
+            )

@@ -1,0 +1,35 @@
+"""Everything that a folder of records can show: tables, figures, and one page that holds them together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from notela.bench import figures, tables
+from notela.bench.results import Results
+from notela.bench.tables import Table
+
+
+def write(folder: Path) -> list[Table]:
+    """Tables into folder/tables, figures into folder/figures, and folder/README.md."""
+    results = Results(folder)
+    made = tables.everything(results)
+    for name in ("tables", "figures"):
+        (folder / name).mkdir(exist_ok=True)
+    for table in made:
+        for ending, writer in tables.WRITERS.items():
+            (folder / "tables" / f"{table.name}.{ending}").write_text(writer(table))
+    drawn = figures.everything(results)
+    for name, figure in drawn.items():
+        figures.write(figure, folder / "figures" / name)
+    page = [f"# {results.protocol.title}", "", "Made by `notela bench` from the records in this folder, in per cent."]
+    shared = tables.settings(results)
+    page += ["", tables.caption(results), "", *shared]
+    for table in made:  # what all of them say stands above
+        brief = replace(table, caption="", notes=[note for note in table.notes if note not in shared])
+        page += ["", f"## {table.name.replace('_', ' ').capitalize()}", "", tables.markdown(brief).rstrip()]
+    for name in drawn:
+        text = " ".join((getattr(figures, name).__doc__ or "").split())
+        page += ["", f"## Figure: {name}", "", f"![{name}](figures/{name}.png)", "", text]
+    (folder / "README.md").write_text("\n".join(page) + "\n")
+    return made

@@ -1,0 +1,139 @@
+"""What a suite is: a source model, validation domains, test domains, a task and metrics."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from notela.data import Unlabelled
+from notela.errors import NotelaError
+from notela.evaluation import Evaluator
+from notela.metrics import as_array
+from notela.runs import fingerprint
+from notela.task import Task
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One place: the inputs that adaptation sees, and labelled held-out ones that only scoring sees."""
+
+    adapt: Any
+    """Unlabelled inputs: anything that `notela.adapt` takes."""
+    test: Any
+    test_labels: Any
+    adapt_labels: Any = None
+    """Read by the supervised ceiling alone, which every table marks."""
+    classes: Sequence[int] | None = None
+    """The classes that can occur here, where a model knows more."""
+    identity: str = ""
+    """What else tells this domain from others: the names and sizes of its files, say."""
+
+    def fingerprint(self) -> str:
+        """A hash of inputs, labels and class subset."""
+        digest = hashlib.sha256(str(None if self.classes is None else list(self.classes)).encode())
+        digest.update(self.identity.encode())
+        for rows in (self.adapt, self.test):
+            digest.update(Unlabelled(rows).fingerprint().encode())
+        for labels in (self.test_labels, self.adapt_labels):
+            digest.update(b"none" if labels is None else np.ascontiguousarray(as_array(labels)).tobytes())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A comparison. Models and domains are functions, so that a process loads only what it runs."""
+
+    name: str
+    task: Task
+    metrics: tuple[str, ...]
+    """The first one selects; tables show the first two."""
+    protocol: str
+    """Split, windows, class subset and sizes, in a phrase for captions."""
+    class_names: tuple[str, ...]
+    model: Callable[[], nn.Module]
+    validation: Mapping[str, Callable[[], Domain]]
+    test: Mapping[str, Callable[[], Domain]]
+    source: Callable[[], Domain] | None = None
+    """Held-out data of the source itself, for the figure of probabilities."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of every run that the paper's grid leaves open: epochs, batch_size."""
+
+    def evaluator(self, domain: Domain) -> Evaluator:
+        """The object that holds a domain's held-out labels."""
+        return Evaluator(domain.test, domain.test_labels, task=self.task)
+
+
+class Loaded:
+    """A suite's model and one domain at a time, with their fingerprints."""
+
+    def __init__(self, suite: Suite) -> None:
+        self.suite = suite
+        self._domain: tuple[str, Domain, str] | None = None
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The source model."""
+        return self.suite.model().eval()
+
+    @cached_property
+    def model_fingerprint(self) -> str:
+        """A hash of its layers and weights."""
+        return fingerprint(self.model)
+
+    def domain(self, name: str) -> tuple[Domain, str]:
+        """A domain and its fingerprint; "source" is the source's own held-out data."""
+        if self._domain is None or self._domain[0] != name:
+            places = {**self.suite.validation, **self.suite.test}
+            if self.suite.source is not None:
+                places["source"] = self.suite.source
+            domain = places[name]()
+            self._domain = name, domain, domain.fingerprint()
+        return self._domain[1:]
+
+
+def names() -> list[str]:
+    """The suites that need no file of the user's.
+
+    >>> names()
+    ['digits', 'digits-multi']
+    """
+    from notela.bench import suites
+
+    files = [m.name for m in pkgutil.iter_modules(suites.__path__) if not m.name.startswith("_")]
+    return sorted(name.replace("_", "-") for name in files if name != "custom")
+
+
+def find(reference: str) -> Suite:
+    """A suite by its name, or from a TOML file (see `notela.bench.suites.custom`)."""
+    if reference.endswith(".toml"):
+        from notela.bench.suites import custom
+
+        return custom.read(Path(reference))
+    if reference not in names():
+        raise NotelaError(
+            f"there is no suite {reference!r}; choose one of {', '.join(names())}, or the path of a TOML file "
+            "(its form: docs/bench.md)"
+        )
+    module = importlib.import_module(f"notela.bench.suites.{reference.replace('-', '_')}")
+    found: Suite = module.suite()
+    return found
+
+
+def stable_share(names: Iterable[str]) -> npt.NDArray[np.float64]:
+    """A number in [0, 1) for each name, the same on every machine and whatever other names there are.
+
+    >>> stable_share(["a", "b"]).round(3).tolist()
+    [0.791, 0.243]
+    """
+    hashes = (hashlib.sha256(name.encode()).digest()[:8] for name in names)
+    return np.array([int.from_bytes(h, "big") / 2**64 for h in hashes])

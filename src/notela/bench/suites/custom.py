@@ -1,0 +1,225 @@
+"""A comparison on your own model and folders, described by a short TOML file.
+
+    name = "ponds"
+    task = "singlelabel"                    # or "multilabel"
+    classes = "classes.txt"                 # one a line, in the order of the model's outputs; or a list here
+    model = "model.py:build"                # a function without arguments that returns the torch module
+    weights = "model.safetensors"           # optional, loaded into it
+    preprocess = "model.py:prepare"         # a function from a file's path to a tensor;
+                                            # or, for images, {size = [32, 32], mean = [...], std = [...]}
+    source = "clean"                        # optional: held-out data of the source, for a figure
+    settings = {epochs = 10, batch_size = 64}   # optional
+
+    [validation]                            # labelled, to choose settings on
+    north = "data/north"
+
+    [test]
+    south = "data/south"
+    east = "data/east"
+
+Single-label folders hold a sub-folder of files for each class; multi-label ones hold files and a `labels.csv` with the
+columns `file` and `labels` (joined by ";"). Paths are relative to the TOML file. Files are split 75/25 by a stable
+hash of their names.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import importlib.util
+import tomllib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from notela.bench.suite import Domain, Suite, stable_share
+from notela.errors import NotelaError, check_choice
+
+ADAPT = 0.75
+_KEYS = {"name", "task", "classes", "model", "weights", "preprocess", "source", "settings", "validation", "test"}
+
+
+def read(path: Path) -> Suite:
+    """The suite that a TOML file describes."""
+    try:
+        content = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise NotelaError(f"{path} does not exist; its form: docs/bench.md") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise NotelaError(f"{path} cannot be read as TOML: {error}") from error
+    for key in sorted({"task", "classes", "model", "preprocess", "validation", "test"} - content.keys()):
+        raise NotelaError(f"{path} has no {key!r}; its form: docs/bench.md")
+    for key in sorted(content.keys() - _KEYS):
+        raise NotelaError(f"{path} has an unknown key {key!r}; known: {', '.join(sorted(_KEYS))}")
+    check_choice("task", content["task"], ("singlelabel", "multilabel"))
+    for key in ("validation", "test"):
+        if not isinstance(content[key], dict) or not content[key]:
+            raise NotelaError(f"[{key}] in {path} must name at least one folder: north = 'data/north'")
+    settings = content.get("settings", {})
+    for key in sorted(settings.keys() - {"epochs", "batch_size"}):
+        raise NotelaError(f"settings in {path} has {key!r}; the grid searches everything but epochs and batch_size")
+    root, task = path.resolve().parent, content["task"]
+    names = _class_names(content["classes"], root)
+    prepare = _preprocessing(content["preprocess"], root)
+    place = partial(_domain, task=task, names=names, prepare=prepare)
+    return Suite(
+        name=content.get("name", path.stem),
+        task=task,
+        metrics=("accuracy",) if task == "singlelabel" else ("map", "cmap", "auroc", "top1"),
+        protocol="files split 75 / 25 by a stable hash of their names; all outputs kept",
+        class_names=tuple(names),
+        model=partial(_model, content["model"], content.get("weights"), root),
+        validation={name: partial(place, root / folder) for name, folder in content["validation"].items()},
+        test={name: partial(place, root / folder) for name, folder in content["test"].items()},
+        source=partial(place, root / content["source"]) if "source" in content else None,
+        overrides=settings,
+    )
+
+
+class Files(Dataset[Tensor]):
+    """Files, prepared as they are asked for."""
+
+    def __init__(self, paths: list[Path], prepare: Callable[[Path], Any]) -> None:
+        self._paths, self._prepare = paths, prepare
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, row: int) -> Tensor:
+        try:
+            return torch.as_tensor(self._prepare(self._paths[row]), dtype=torch.float32)
+        except Exception as error:
+            raise NotelaError(
+                f"{self._paths[row]} cannot be prepared ({type(error).__name__}: {error}); repair or remove it"
+            ) from error
+
+
+def _domain(folder: Path, task: str, names: list[str], prepare: Callable[[Path], Any]) -> Domain:
+    if not folder.is_dir():
+        raise NotelaError(f"{folder} is not a folder; check the paths in the TOML file")
+    found = _by_folder(folder, names) if task == "singlelabel" else _by_table(folder, names)
+    if not found:
+        raise NotelaError(f"{folder} holds no files; expected {_expected(task)}")
+    paths = sorted(found)
+    relative = [path.relative_to(folder).as_posix() for path in paths]
+    adapt = stable_share(relative) < ADAPT
+    if adapt.all() or not adapt.any():
+        raise NotelaError(f"{folder} holds {len(paths)} files, too few to split into adaptation and held-out ones")
+    labels = torch.tensor([found[path] for path in paths])
+    parts = [Files([p for p, mine in zip(paths, chosen, strict=True) if mine], prepare) for chosen in (adapt, ~adapt)]
+    return Domain(
+        adapt=parts[0],
+        test=parts[1],
+        test_labels=labels[torch.from_numpy(~adapt)],
+        adapt_labels=labels[torch.from_numpy(adapt)],
+        identity=" ".join(f"{name} {path.stat().st_size}" for name, path in zip(relative, paths, strict=True)),
+    )
+
+
+def _by_folder(folder: Path, names: list[str]) -> dict[Path, int]:
+    """Class numbers of the files in sub-folders."""
+    found = {}
+    for place in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
+        if place.name not in names:
+            raise NotelaError(f"{place} is no class of the model ({_some(names)}); rename or remove the folder")
+        for path in place.rglob("*"):
+            if path.is_file() and not path.name.startswith("."):
+                found[path] = names.index(place.name)
+    return found
+
+
+def _by_table(folder: Path, names: list[str]) -> dict[Path, list[int]]:
+    """0/1 for each class, from labels.csv."""
+    table = folder / "labels.csv"
+    if not table.exists():
+        raise NotelaError(f"{table} does not exist; expected {_expected('multilabel')}")
+    found = {}
+    with open(table, newline="") as file:
+        for row in csv.DictReader(file):
+            if row.get("file") is None or row.get("labels") is None:
+                raise NotelaError(f"{table} needs the columns 'file' and 'labels'; it has {', '.join(row)}")
+            present = [label.strip() for label in row["labels"].split(";") if label.strip()]
+            for label in present:
+                if label not in names:
+                    raise NotelaError(f"{table}: {label!r} of {row['file']} is no class of the model ({_some(names)})")
+            if not (folder / row["file"]).is_file():
+                raise NotelaError(f"{table} lists {row['file']}, which is not in {folder}")
+            found[folder / row["file"]] = [int(name in present) for name in names]
+    return found
+
+
+def _expected(task: str) -> str:
+    if task == "singlelabel":
+        return "a sub-folder of files for each class"
+    return "files and a labels.csv with the columns 'file' and 'labels' (joined by ';')"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def _class_names(given: Any, root: Path) -> list[str]:
+    if isinstance(given, str):
+        try:
+            given = [line.strip() for line in (root / given).read_text().splitlines() if line.strip()]
+        except OSError as error:
+            raise NotelaError(f"the class list {root / given} cannot be read: {error.strerror}") from error
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given) or len(set(given)) < len(given):
+        raise NotelaError("classes must be a list of different names, or a file with one a line")
+    return given
+
+
+def _preprocessing(given: Any, root: Path) -> Callable[[Path], Any]:
+    if isinstance(given, dict):
+        return partial(_image, **given)
+    return _function(given, root)
+
+
+def _image(path: Path, size: list[int], mean: list[float] | float = 0.0, std: list[float] | float = 1.0) -> Tensor:
+    """An image file as (channels, height, width); one number for the mean gives one channel, grey."""
+    from PIL import Image
+
+    grey = not isinstance(mean, list) or len(mean) == 1
+    with Image.open(path) as image:
+        pixels = np.asarray(image.convert("L" if grey else "RGB").resize((size[1], size[0])), dtype=np.float32) / 255
+    x = torch.from_numpy(pixels[None] if grey else pixels.transpose(2, 0, 1).copy())
+    return (x - torch.tensor(mean).reshape(-1, 1, 1)) / torch.tensor(std).reshape(-1, 1, 1)
+
+
+def _model(given: str, weights: str | None, root: Path) -> nn.Module:
+    net = _function(given, root)()
+    if not isinstance(net, nn.Module):
+        raise NotelaError(f"model = {given!r} returned a {type(net).__name__}; expected a torch.nn.Module")
+    if weights is not None:
+        path = root / weights
+        try:
+            tensors = load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)
+            net.load_state_dict(tensors)
+        except Exception as error:
+            raise NotelaError(f"weights {path} cannot be loaded: {str(error).splitlines()[0]}") from error
+    return net
+
+
+def _function(given: Any, root: Path) -> Callable[..., Any]:
+    """A function from "file.py:name" (beside the TOML file) or "package.module:name"."""
+    place, _, name = str(given).partition(":")
+    try:
+        if place.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(place).stem, root / place)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(place)
+        function: Callable[..., Any] = getattr(module, name)
+    except (ImportError, OSError, AttributeError, ValueError) as error:
+        raise NotelaError(f"{given!r} is no function that can be loaded ({error}); write 'file.py:name'") from error
+    return function

@@ -1,0 +1,372 @@
+"""Tables as Markdown, LaTeX (booktabs) and CSV, from records alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from notela.bench.plan import SOURCE, SUPERVISED, Protocol
+from notela.bench.results import METRIC_TITLES, TITLES, Estimate, Results, varied
+from notela.methods.base import Preset
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number, perhaps with an interval, or a text."""
+
+    value: float | str
+    half: float | None = None
+    failed: int = 0
+    bold: bool = False
+
+    def text(self) -> str:
+        """To one decimal; † where some seeds failed."""
+        if isinstance(self.value, str):
+            return self.value
+        if math.isnan(self.value):
+            return "–"
+        interval = "" if self.half is None else f" ± {self.half:.1f}"
+        return f"{self.value:.1f}{interval}" + "†" * (self.failed > 0)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns, each column with a group (a domain, say) and a name (a metric)."""
+
+    name: str
+    title: str
+    caption: str
+    """What every table of the comparison has to say: seeds, selection, protocol."""
+    corner: str
+    columns: list[tuple[str, str]]
+    rows: list[tuple[str, list[Cell]]]
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for label, cells in self.rows:
+            assert len(cells) == len(self.columns), (self.name, label)
+
+
+def everything(results: Results) -> list[Table]:
+    """All tables of a comparison."""
+    protocol = results.protocol
+    tables = [
+        _methods_table(results, "test", protocol.test, "Test domains"),
+        _hindsight(results),
+        _gap(results),
+        _by_domain(results),
+        _methods_table(results, "validation", protocol.validation, "Validation domains, on which settings were chosen"),
+    ]
+    return [*tables, _ablation(results)] if results.ablation else tables
+
+
+# ---- the tables
+
+
+def _methods_table(results: Results, name: str, domains: list[str], title: str) -> Table:
+    """Methods × domains with one or two metrics (the paper's main tables, and its validation table)."""
+    metrics = results.protocol.metrics[:2]
+    places = [*((domain, [domain]) for domain in domains), ("average", domains)]
+    columns = [(place, METRIC_TITLES[metric]) for place, _ in places for metric in metrics]
+    rows = [
+        (_row_title(method), [_cell(results.last(group, method, metric)) for _, group in places for metric in metrics])
+        for method in [SOURCE, *results.methods, *_ceiling(results)]
+    ]
+    return _with_best(
+        Table(name, title, caption(results), "method", columns, rows, settings(results)), _not_ceiling(rows)
+    )
+
+
+def _by_domain(results: Results) -> Table:
+    """Domains × methods: the paper's per-corruption table."""
+    metric = results.protocol.metrics[0]
+    methods = [SOURCE, *results.methods, *_ceiling(results)]
+    places = [*((domain, [domain]) for domain in results.protocol.test), ("average", results.protocol.test)]
+    rows = []
+    for place, domains in places:
+        cells = [_cell(results.last(domains, method, metric)) for method in methods]
+        ours = [i for i, method in enumerate(methods) if method != SUPERVISED]
+        rows.append((place, _best(cells, ours)))
+    title, columns = f"Test domains, {METRIC_TITLES[metric]}", [("", _row_title(method)) for method in methods]
+    return Table("per_domain", title, caption(results), "domain", columns, rows, settings(results))
+
+
+def _hindsight(results: Results) -> Table:
+    """Last epoch against the best one in hindsight, and how safe each method is."""
+    metric, domains = results.protocol.metrics[0], results.protocol.test
+    columns = [
+        ("", "last epoch"),
+        ("hindsight", "oracle epoch"),
+        ("hindsight", "fall after best"),
+        ("gain over source", "average"),
+        ("gain over source", "worst domain"),
+        ("gain over source", "domains better / worse"),
+        ("", "share of gap, %"),
+    ]
+    rows = []
+    source = {domain: results.source(domain, metric) for domain in domains}
+    for method in [*results.methods, *_ceiling(results)]:
+        last, oracle = results.last(domains, method, metric), results.oracle(domains, method, metric)
+        each = {domain: results.last([domain], method, metric) for domain in domains}
+        better = sum(e.low > source[d] for d, e in each.items())
+        worse = sum(e.high < source[d] for d, e in each.items())
+        cells = [
+            _cell(last),
+            _cell(oracle),
+            Cell(oracle.mean - last.mean),
+            Cell(last.mean - sum(source.values()) / len(source)),
+            Cell(min(e.mean - source[d] for d, e in each.items())),
+            Cell(f"{better} / {worse}"),
+            Cell(results.share_of_gap(domains, method, metric)),
+        ]
+        rows.append((_row_title(method), cells))
+    title = f"Mean {METRIC_TITLES[metric]} over the test domains: last epoch, and the best epoch in hindsight (oracle)"
+    notes = [
+        "Oracle epoch: chosen on the test labels themselves; no user could choose it. Better / worse: domains whose "
+        "interval lies above / below the source. Share of gap: of the way from source to supervised.",
+        *settings(results),
+    ]
+    return Table("hindsight", title, caption(results), "method", columns, rows, notes)
+
+
+def _gap(results: Results) -> Table:
+    """Share of the gap source → supervised that was recovered."""
+    metric = results.protocol.metrics[0]
+    places = [*((domain, [domain]) for domain in results.protocol.test), ("average", results.protocol.test)]
+    rows = [
+        (_row_title(method), [Cell(results.share_of_gap(group, method, metric)) for _, group in places])
+        for method in results.methods
+    ]
+    title = f"Share of the gap from source to supervised that was recovered, {METRIC_TITLES[metric]}"
+    notes = ["100: as good as fine-tuning on the target's labels; below 0: worse than the source.", *settings(results)]
+    columns = [("", place) for place, _ in places]
+    return _with_best(Table("gap", title, caption(results), "method", columns, rows, notes), range(len(rows)))
+
+
+def _ablation(results: Results) -> Table:
+    """NOTELA with one ingredient removed."""
+    protocol, full = results.protocol, results.chosen["notela"]
+    metrics = protocol.metrics[:2]
+    places = {"validation": protocol.validation, "test": protocol.test}
+    columns = [("", part) for part in ("dropout", "softness", "Laplacian")]
+    columns += [(f"{place} domains", METRIC_TITLES[metric]) for place in places for metric in metrics]
+
+    def numbers(of: Callable[[Sequence[str], str], Estimate]) -> list[Cell]:
+        return [_cell(of(domains, metric)) for domains in places.values() for metric in metrics]
+
+    rows = [
+        (
+            "source, not adapted",
+            [Cell("")] * 3 + numbers(lambda domains, metric: results.last(domains, SOURCE, metric)),
+        )
+    ]
+    notes = []
+    for removed, preset in [*results.ablation.items(), ("", full)]:
+        if removed and preset == full:
+            notes.append(f"The chosen settings have no {removed}, so that row is the full method.")
+        marks = [Cell("" if part == removed else "✓") for part in ("dropout", "softness", "Laplacian")]
+        cells = numbers(lambda domains, metric, preset=preset: results.last(domains, "notela", metric, preset))  # type: ignore[misc]
+        rows.append((f"without {removed}" if removed else "NOTELA", marks + cells))
+    title = "NOTELA with one ingredient removed (noise off, α = 0, λ = 0), mean over the domains"
+    notes.append(f"NOTELA's settings: {describe('notela', full)}.")
+    return _with_best(Table("ablation", title, caption(results), "", columns, rows, notes), range(len(rows)))
+
+
+# ---- their parts
+
+
+def describe(method: str, preset: Preset) -> str:
+    """The settings that the search chose, in one phrase."""
+    values = preset.settings()
+    return f"{TITLES[method]} " + ", ".join(f"{name.rstrip('_')} {values[name]}" for name in varied(method))
+
+
+def _ceiling(results: Results) -> list[str]:
+    return [SUPERVISED] if SUPERVISED in results.chosen else []
+
+
+def _row_title(method: str) -> str:
+    return "Supervised (uses target labels)" if method == SUPERVISED else TITLES[method]
+
+
+def caption(results: Results) -> str:
+    """How all numbers of a comparison were made."""
+    protocol = results.protocol
+    tried = "the whole grid" if protocol.trials is None else f"{protocol.trials} points of the grid"
+    return (
+        f"Mean ± 95 % interval (Student's t) over {protocol.seeds} seeds, last epoch; best in bold, "
+        f"with those whose intervals meet its own. Settings: the best of {tried} of each method (AdaBN has 2) on the "
+        f"validation domains alone. Protocol {protocol.title}: {protocol.caption}; {len(protocol.class_names)} "
+        f"classes; examples to adapt on / held out: {_sizes(protocol)}."
+    )
+
+
+def _sizes(protocol: Protocol) -> str:
+    """Domains of one size together: "noise, blur 316 / 119; fog 640 / 192"."""
+    together: dict[tuple[int, ...], list[str]] = {}
+    for domain in [*protocol.validation, *protocol.test]:
+        together.setdefault(tuple(protocol.sizes[domain]), []).append(domain)
+    return "; ".join(f"{', '.join(names)} {adapt} / {test}" for (adapt, test), names in together.items())
+
+
+def settings(results: Results) -> list[str]:
+    """What was chosen for each method, and what failed."""
+    notes = ["Settings: " + "; ".join(describe(method, preset) for method, preset in results.chosen.items()) + "."]
+    shared = next(iter(results.chosen.values()))
+    notes.append(f"All: {shared.epochs} epochs, batches of {shared.batch_size}, Adam.")
+    notes += [
+        f"{TITLES[method]}: {choice.failed} of {choice.tried} candidates failed in the search."
+        for method, choice in results.choices.items()
+        if choice.failed
+    ]
+    notes += [
+        f"{TITLES[method]}: no candidate survived the search."
+        for method in results.protocol.methods
+        if method not in results.chosen
+    ]
+    return notes
+
+
+def _cell(e: Estimate) -> Cell:
+    return Cell(e.mean, e.half if e.seeds > 1 else None, e.failed)
+
+
+def _not_ceiling(rows: Sequence[tuple[str, list[Cell]]]) -> list[int]:
+    return [i for i, (label, _) in enumerate(rows) if label != _row_title(SUPERVISED)]
+
+
+def _with_best(table: Table, among: Sequence[int]) -> Table:
+    """The same table with the best of each column in bold."""
+    columns = [_best(list(column), among) for column in zip(*(cells for _, cells in table.rows), strict=True)]
+    rows = [(label, [column[i] for column in columns]) for i, (label, _) in enumerate(table.rows)]
+    return replace(table, rows=rows)
+
+
+def _best(cells: list[Cell], among: Sequence[int]) -> list[Cell]:
+    """The highest in bold, and every one whose interval meets its own."""
+    numbers = [i for i in among if not isinstance(cells[i].value, str) and not math.isnan(float(cells[i].value))]
+    if not numbers:
+        return cells
+    best = max((cells[i] for i in numbers), key=lambda cell: float(cell.value))
+    limit = float(best.value) - (best.half or 0)
+    return [
+        replace(cell, bold=i in numbers and float(cell.value) + (cell.half or 0) >= limit)
+        for i, cell in enumerate(cells)
+    ]
+
+
+# ---- writing
+
+
+def markdown(table: Table) -> str:
+    """With the caption above and notes below."""
+    heads = [f"{group}: {name}" if group else name for group, name in _headers(table)]
+    lines = [f"**{table.title}, in per cent.** {table.caption}", "", "| " + " | ".join([table.corner, *heads]) + " |"]
+    lines.append("|---|" + "---:|" * len(heads))
+    for label, cells in table.rows:
+        texts = [f"**{cell.text()}**" if cell.bold else cell.text() for cell in cells]
+        lines.append("| " + " | ".join([label, *texts]) + " |")
+    return "\n".join([*lines, "", *_all_notes(table)]) + "\n"
+
+
+def latex(table: Table) -> str:
+    """A table environment; needs booktabs and graphicx."""
+    groups: list[tuple[str, int]] = []
+    for group, _ in _headers(table):
+        if groups and groups[-1][0] == group and group:
+            groups[-1] = group, groups[-1][1] + 1
+        else:
+            groups.append((group, 1))
+    lines = [
+        r"\begin{table*}[t]",
+        rf"\caption{{{_tex(f'{table.title}, in per cent. {table.caption}')}}}",
+        rf"\label{{tab:{table.name}}}",
+        r"\centering",
+    ]
+    lines += [r"\footnotesize", r"\resizebox{\textwidth}{!}{", rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}"]
+    lines.append(r"\toprule")
+    if any(group for group, _ in groups):
+        lines.append(" & ".join(["", *(rf"\multicolumn{{{n}}}{{c}}{{{_tex(g)}}}" for g, n in groups)]) + r" \\")
+        start = 2
+        for group, n in groups:
+            if group:
+                lines.append(rf"\cmidrule(lr){{{start}-{start + n - 1}}}")
+            start += n
+    lines.append(" & ".join([_tex(table.corner), *(_tex(name) for _, name in _headers(table))]) + r" \\")
+    lines.append(r"\midrule")
+    for label, cells in table.rows:
+        texts = [_tex(cell.text()) for cell in cells]
+        texts = [rf"\textbf{{{text}}}" if cell.bold else text for text, cell in zip(texts, cells, strict=True)]
+        lines.append(" & ".join([_tex(label), *texts]) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}", "}", ""]
+    lines += [rf"\par\smallskip\footnotesize {_tex(note)}" for note in _all_notes(table)]
+    return "\n".join([*lines, r"\end{table*}"]) + "\n"
+
+
+def as_csv(table: Table) -> str:
+    """One line a cell, numbers in full."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([table.corner or "row", "group", "column", "value", "half_width", "failed_seeds", "best"])
+    for label, cells in table.rows:
+        for (group, name), cell in zip(table.columns, cells, strict=True):
+            value = cell.value if isinstance(cell.value, str) else f"{cell.value:.6g}"
+            writer.writerow(
+                [
+                    label,
+                    group,
+                    name,
+                    value,
+                    "" if cell.half is None else f"{cell.half:.6g}",
+                    cell.failed,
+                    int(cell.bold),
+                ]
+            )
+    return out.getvalue()
+
+
+WRITERS: dict[str, Callable[[Table], str]] = {"md": markdown, "tex": latex, "csv": as_csv}
+
+
+def _headers(table: Table) -> list[tuple[str, str]]:
+    """One metric for all: the domain alone is the heading."""
+    names = {name for _, name in table.columns}
+    if len(names) == 1 and len(table.columns) > 1:
+        return [("", group) for group, _ in table.columns]
+    return table.columns
+
+
+def _all_notes(table: Table) -> list[str]:
+    failed = any(cell.failed for _, cells in table.rows for cell in cells)
+    return [*(["†: some seeds failed; the mean is of the others."] if failed else []), *table.notes]
+
+
+_TEX = {
+    **{c: "\\" + c for c in "&%$#_{}"},
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "→": r"$\to$",
+    "∝": r"$\propto$",
+    "α": r"$\alpha$",
+    "λ": r"$\lambda$",
+    "β": r"$\beta$",
+    "✓": r"$\checkmark$",
+    "–": "--",
+    "†": r"$^\dagger$",
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "≥": r"$\ge$",
+}
+
+
+def _tex(text: str) -> str:
+    """Escaped for LaTeX.
+
+    >>> _tex("5 % of k_1 ± 2")
+    '5 \\\\% of k\\\\_1 $\\\\pm$ 2'
+    """
+    return "".join(_TEX.get(c, c) for c in text)
