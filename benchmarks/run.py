@@ -1,11 +1,14 @@
 """Speed and memory, each against a plain double in the same run: `make bench`.
 
-    python benchmarks/run.py                # all three
-    python benchmarks/run.py graph refresh epoch
+    python benchmarks/run.py                # all five
+    python benchmarks/run.py graph refresh epoch harness trial
 
 graph    neighbours + mutual graph + teacher step, N = 20,000, d = 1,280, C = 100, against dense N × N torch
 refresh  one per-iteration refresh of NOTELA (batch 64, N = 10,000) against rebuilding the dense graph
 epoch    one NOTELA epoch against one inference pass plus one training pass of the same network
+harness  runs of `notela bench digits` by one worker process, with records, against the same runs in a bare loop (wall
+         time, turn by turn; the worker's start is given apart)
+trial    CPU-seconds for each example of one NOTELA epoch: CIFAR's ResNet-20, and EfficientNet-B1 on 5-s spectrograms
 
 Times are CPU-seconds of all threads; memory is the peak of the resident set above what the inputs take. Every case runs
 in a process of its own.
@@ -13,11 +16,14 @@ in a process of its own.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +33,11 @@ from torch import Tensor, nn
 
 import notela
 from cifar10c_check import CifarResNet
+from notela.bench import plan, runner
+from notela.bench.progress import Progress
+from notela.bench.suite import Loaded, find
 from notela.classifier import Output
+from notela.engines.local import Local
 from notela.graph import mutual_affinity, neighbours
 from notela.methods import NOTELA, Preset
 from notela.methods.notela import teacher_step
@@ -207,10 +217,88 @@ def epoch(variant: str) -> dict[str, Any]:
     }
 
 
+def harness(variant: str) -> dict[str, Any]:
+    """The runner's own code, chunk by chunk, and `notela.adapt` in a loop with the same settings between the chunks."""
+    torch.set_num_threads(1)
+    suite = find("digits")
+    protocol = plan.make(suite, "digits", chosen_methods=["tent", "notela"], trials=10, seeds=1)
+    loaded = Loaded(suite)
+    protocol.model = loaded.model_fingerprint
+    runner.look_at(protocol, loaded, protocol.validation)
+    jobs = [job for job in protocol.search() if job.method in protocol.methods]
+
+    def bare(chunk: list[plan.Job]) -> float:
+        start = time.perf_counter()
+        for job in chunk:
+            domain, _ = loaded.domain(job.domain)
+            notela.adapt(
+                loaded.model,
+                domain.adapt,
+                task=suite.task,
+                method=job.preset,
+                batch_size=job.preset.batch_size,
+                seed=job.seed,
+                evaluator=suite.evaluator(domain),
+            )
+        return time.perf_counter() - start
+
+    with tempfile.TemporaryDirectory() as folder, Local(1) as engine:
+        unfinished = Path(folder) / "unfinished"
+        unfinished.mkdir()
+        records = runner.validation_records(Path(folder), protocol)
+        ours = runner._Runner(unfinished, engine, Progress(len(jobs), engine), retry_failed=False)
+
+        def harnessed(chunk: list[plan.Job]) -> float:
+            start = time.perf_counter()
+            with contextlib.redirect_stderr(None):
+                ours.run("search", chunk, records)
+            return time.perf_counter() - start
+
+        startup = harnessed(jobs[:1]) - bare(jobs[:1])
+        chunks = [jobs[i : i + 5] for i in range(1, len(jobs), 5)]
+        times = [(harnessed(chunk), bare(chunk)) for chunk in chunks]
+        assert len(records) == len(jobs)
+    with_, without = (sum(column) for column in zip(*times, strict=True))
+    return {
+        "runs": len(jobs) - 1,
+        "wall_s": with_,
+        "bare_wall_s": without,
+        "ratio": with_ / without,
+        "median_ratio": statistics.median(a / b for a, b in times),
+        "startup_s": startup,
+    }
+
+
+def trial(variant: str) -> dict[str, Any]:
+    """What docs/cluster.md multiplies."""
+    torch.manual_seed(0)
+    if variant == "ResNet-20":
+        net, x = network(), torch.randn(1024, 3, 32, 32)
+    else:
+        from transformers import EfficientNetConfig, EfficientNetForImageClassification
+
+        config = EfficientNetConfig(
+            num_channels=1, width_coefficient=1.0, depth_coefficient=1.1, hidden_dim=1280, num_labels=100
+        )
+        net, x = EfficientNetForImageClassification(config), torch.randn(64, 1, 500, 160)
+    preset = Preset(NOTELA(), epochs=1, batch_size=min(64, len(x)))
+    settings = {"task": "multilabel", "method": preset, "progress": False}
+    notela.adapt(net, x[:32], **settings)
+    start, clock = cpu_seconds(), time.perf_counter()
+    notela.adapt(net, x, **settings)
+    return {
+        "cpu_s_each": (cpu_seconds() - start) / len(x),
+        "wall_s_each": (time.perf_counter() - clock) / len(x),
+        "threads": torch.get_num_threads(),
+    }
+
+
 SUITES = {
     "graph": (graph, ["ours", "dense", "ours on noise", "dense on noise"]),
     "refresh": (refresh, ["ours", "dense"]),
     "epoch": (epoch, ["epoch", "iteration"]),
+    "harness": (harness, ["one worker"]),
+    "trial": (trial, ["ResNet-20", "EfficientNet-B1"]),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -36,3 +37,27 @@ def test_demo_prints_a_row_for_every_method() -> None:
     assert shown.exit_code == 0, shown.output
     for name in notela.methods.names():
         assert name in shown.output
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    start = "from notela.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", start, *words], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["bench", "digit"], "there is no suite 'digit'; choose one of digits, digits-multi"),
+        (["bench", "digits", "--trials", "few"], "trials='few' must be a whole number"),
+        (["bench", "digits", "--engine", "ray", "--workers", "3"], "workers=3 is for the local engine"),
+        (["bench", "digits", "--gpus", "1"], "address and gpus are for --engine ray"),
+        (["bench", "digits", "--methods", "tent,tint"], "method='tint' is not one of"),
+        (["bench", "digits", "--tables-only"], "protocol.json does not exist: nothing was run"),
+    ],
+)
+def test_mistakes_are_one_sentence(words: list[str], message: str, tmp_path: Path) -> None:
+    shown = run(*words, "--to", str(tmp_path / "out"))
+    assert shown.returncode == 2
+    assert message in shown.stderr
+    assert shown.stderr.count("\n") == 1
+    assert shown.stderr.startswith("notela: ")

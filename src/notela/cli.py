@@ -80,7 +80,9 @@ def bench(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Local: runs at a time.", show_default="one for every --cpus cores")
     ] = None,
-    address: Annotated[str | None, typer.Option(help="Ray: the cluster's address; 'auto' finds it.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray: the cluster's address; 'auto' finds it.", show_default="this machine alone")
+    ] = None,
     cpus: Annotated[int, typer.Option(min=1, help="Cores, and threads, of each run.")] = 1,
     gpus: Annotated[float, typer.Option(min=0, help="Ray: GPUs of each run; 0.25 lets four share one.")] = 0,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run those again that failed before.")] = False,

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from notela import methods
 from notela.classifier import ADDED_DROPOUT, Classifier, Trainable
 from notela.data import Unlabelled
-from notela.errors import NotelaError, check_choice, check_integer
+from notela.errors import NotelaError, check_at_least, check_choice, check_integer
 from notela.evaluation import Predict, pick_device
 from notela.methods.base import Batch, Method, Preset
 from notela.progress import Progress
@@ -80,6 +80,7 @@ def adapt(
     device: str | torch.device | None = None,
     precision: Precision = "fp32",
     run_dir: str | os.PathLike[str] | None = None,
+    checkpoint_seconds: float = 0.0,
     evaluator: Callable[[Predict], Mapping[str, float]] | None = None,
     progress: bool | None = None,
 ) -> Result:
@@ -93,13 +94,15 @@ def adapt(
     method: a name (`notela.methods.names()`), a preset (`notela.methods.preset(...)`) or an instance; the arguments
         from `trainable` to `batch_size` override it.
     classes: indices of the classes that can occur at the target; applied before softmax or sigmoid.
-    run_dir: keeps settings, history and a checkpoint each epoch; the same call again resumes, or returns the result.
+    run_dir: keeps settings, history and a checkpoint; the same call again resumes, or returns the result.
+    checkpoint_seconds: a checkpoint after each epoch, but not more often than this.
     evaluator: called with a frozen copy's predictions before the first and after each epoch; see `notela.Evaluator`.
     progress: a bar on the terminal; by default where there is one.
     """
     check_task(task)
     check_choice("precision", precision, ("fp32", "bf16", "fp16"))
     check_integer("seed", seed, 0)
+    check_at_least("checkpoint_seconds", checkpoint_seconds, 0)
     overrides: dict[str, Any] = {
         "trainable": trainable,
         "learning_rate": learning_rate,
@@ -131,7 +134,7 @@ def adapt(
             seed=seed,
             precision=precision,
         )
-        folder = None if run_dir is None else RunFolder(run_dir, description)
+        folder = None if run_dir is None else RunFolder(run_dir, description, checkpoint_seconds)
         if folder is not None and (done := folder.finished()) is not None:
             folder.load_model(classifier.model)
             if evaluator is not None and done["source"] is None:

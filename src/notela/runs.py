@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,8 +121,11 @@ class Checkpoint:
 class RunFolder:
     """One run's folder; refuses a folder that holds another run."""
 
-    def __init__(self, path: str | os.PathLike[str], description: dict[str, Any]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], description: dict[str, Any], checkpoint_seconds: float = 0.0
+    ) -> None:
         self.path = Path(path)
+        self._every, self._last = checkpoint_seconds, time.monotonic()
         self.description = description
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -168,7 +172,9 @@ class RunFolder:
             raise NotelaError(f"{path} cannot be read ({error}); remove it to start this run anew") from error
 
     def write_checkpoint(self, loop: Loop) -> None:
-        """Model, optimiser, banks and position; the random numbers follow from the position."""
+        """Model, optimiser, banks and position, if it is time; the random numbers follow from the position."""
+        if time.monotonic() - self._last < self._every:
+            return
         state = loop.state
         tensors = {f"model/{name}": t for name, t in _tensors(state.classifier.model).items()}
         tensors |= {f"bank/{name}": t for name, t in state.banks.items()}
@@ -186,6 +192,7 @@ class RunFolder:
         }
         _write_tensors(self.path / "checkpoint.safetensors", tensors, {"position": json.dumps(position)})
         self._write_history(loop.history)
+        self._last = time.monotonic()
 
     def finish(self, result: Result) -> None:
         """The adapted model and the final records; the checkpoint goes."""
@@ -196,7 +203,7 @@ class RunFolder:
         (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
 
     def _write_history(self, history: list[dict[str, Any]]) -> None:
-        with _replacing(self.path / "history.jsonl") as aside:
+        with replacing(self.path / "history.jsonl") as aside:
             aside.write_text("".join(json.dumps(record) + "\n" for record in history))
 
 
@@ -259,23 +266,23 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    with _replacing(path) as aside:
+    with replacing(path) as aside:
         aside.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    with _replacing(path) as aside:
+    with replacing(path) as aside:
         # Copies: safetensors refuses tensors that share memory (tied weights).
         save_file({name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}, aside, metadata)
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """A place to write aside; renamed to `path` once it is whole and on disk."""
     aside = path.with_name(f".{path.name}.aside")
     try:
         yield aside
-        with open(aside, "rb") as file:
+        with open(aside, "r+b") as file:
             os.fsync(file.fileno())
         os.replace(aside, path)
     except (OSError, SafetensorError) as error:

@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 
 from notela.bench import report
 from notela.bench.progress import duration
-from notela.bench.runner import bench
+from notela.bench.runner import bench, only_one
 from notela.bench.tables import Table
 from notela.engines import Engine
 from notela.engines.local import Local
@@ -38,24 +38,28 @@ def run(
     console = Console()
     folder = Path("results") / Path(suite).stem if to is None else to
     start, failures = time.monotonic(), []
-    if not tables_only:
+    if tables_only:
+        tables = report.write(folder)
+    else:
         try:
-            failures = bench(
-                suite,
-                folder,
-                _engine(engine, workers, address, cpus, gpus),
-                methods=None if methods is None else [name.strip() for name in methods.split(",")],
-                trials=_number_of_trials(trials),
-                seeds=seeds,
-                retry_failed=retry_failed,
-            )
+            where = _engine(engine, workers, address, cpus, gpus)
+            with only_one(folder):
+                failures = bench(
+                    suite,
+                    folder,
+                    where,
+                    methods=None if methods is None else [name.strip() for name in methods.split(",")],
+                    trials=_number_of_trials(trials),
+                    seeds=seeds,
+                    retry_failed=retry_failed,
+                )
+                tables = report.write(folder)
         except KeyboardInterrupt:
             Console(stderr=True).print(
                 f"\nStopped. Finished runs are kept in {folder}; the same command goes on from there.", highlight=False
             )
             raise SystemExit(130) from None
-    main, *_ = report.write(folder)
-    console.print(_shown(main))
+    console.print(_shown(tables[0]))
     console.print(
         f"Intervals, hindsight, ceiling, ablation and figures: {folder}/README.md "
         f"({duration(time.monotonic() - start)})",
@@ -66,13 +70,14 @@ def run(
     if failures:
         more = f" ({len(failures)} in all)" if len(failures) > 10 else ""
         console.print(f"Failed runs are recorded and left out{more}; --retry-failed runs them again.", highlight=False)
+        raise SystemExit(1)
 
 
 def _engine(name: str, workers: int | None, address: str | None, cpus: int, gpus: float) -> Engine:
     if name == "ray":
         if workers is not None:
             raise NotelaError(f"workers={workers} is for the local engine; Ray fills the cluster by cpus and gpus")
-        return Ray(address, cpus, gpus)
+        return Ray(address or "local", cpus, gpus)
     if address is not None or gpus:
         raise NotelaError("address and gpus are for --engine ray; the local engine takes workers and cpus")
     return Local(workers, cpus)
@@ -90,7 +95,7 @@ def _shown(table: Table) -> RichTable:
     """The first metric of the main table, without the intervals: narrow enough for a terminal."""
     metric = table.columns[0][1]
     mine = [i for i, (_, name) in enumerate(table.columns) if name == metric]
-    shown = RichTable(title=f"{table.title}: {metric}, %")
+    shown = RichTable(title=f"{table.heading}: {metric}, %")
     shown.add_column(table.corner)
     for i in mine:
         shown.add_column(table.columns[i][0], justify="right")

@@ -14,8 +14,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from notela.bench.plan import SOURCE, SUPERVISED
-from notela.bench.results import METRIC_TITLES, TITLES, Results, estimate, varied
+from notela.bench.results import METRIC_TITLES, Results, estimate, title, varied
 from notela.bench.trial import QUANTILES
+from notela.runs import replacing
 
 # Okabe & Ito's colours, which most colour-blind readers can tell apart.
 COLOURS = {
@@ -47,8 +48,10 @@ def write(figure: Figure, stem: Path) -> None:
     """As .svg and .png."""
     with mpl.rc_context(_STYLE):
         FigureCanvasAgg(figure)
-        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
-        figure.savefig(stem.with_suffix(".png"), metadata={"Software": None}, dpi=130)
+        with replacing(stem.with_suffix(".svg")) as aside:
+            figure.savefig(aside, format="svg", metadata={"Date": None})
+        with replacing(stem.with_suffix(".png")) as aside:
+            figure.savefig(aside, format="png", metadata={"Software": None}, dpi=130)
 
 
 def epochs(results: Results) -> Figure:
@@ -57,7 +60,7 @@ def epochs(results: Results) -> Figure:
     figure, axes = _panels(len(domains), width=3.6, height=2.7)
     for axis, domain in zip(axes, domains, strict=True):
         before = results.source(domain, metric)
-        axis.axhline(before, color=COLOURS[SOURCE], linestyle=":", linewidth=1, label=TITLES[SOURCE])
+        axis.axhline(before, color=COLOURS[SOURCE], linestyle=":", linewidth=1, label=title(SOURCE))
         for method in results.methods:
             curves = np.array(list(results.curves(domain, method, metric).values()))
             if len(curves) == 0:
@@ -67,9 +70,9 @@ def epochs(results: Results) -> Figure:
             mean = np.array([before, *(e.mean for e in each)])
             half = np.array([0, *(e.half for e in each)])
             wide = 2.2 if method == "notela" else 1.2
-            axis.plot(x, mean, color=COLOURS[method], linewidth=wide, label=TITLES[method])
+            axis.plot(x, mean, color=_colour(method), linewidth=wide, label=title(method))
             axis.fill_between(
-                x, (mean - half).clip(0), (mean + half).clip(max=100), color=COLOURS[method], alpha=0.15, linewidth=0
+                x, (mean - half).clip(0), (mean + half).clip(max=100), color=_colour(method), alpha=0.15, linewidth=0
             )
         axis.set_title(domain)
         axis.set_xlabel("epoch")
@@ -88,8 +91,8 @@ def gains(results: Results) -> Figure:
         axis.axvline(0, color=COLOURS[SOURCE], linestyle=":", linewidth=1)
         for place, method in enumerate(methods):
             e = results.last([domain], method, metric)
-            axis.errorbar(e.mean - before, place, xerr=e.half, color=COLOURS[method], fmt="o", markersize=5, capsize=2)
-        axis.set_yticks(range(len(methods)), [TITLES[method] for method in methods])
+            axis.errorbar(e.mean - before, place, xerr=e.half, color=_colour(method), fmt="o", markersize=5, capsize=2)
+        axis.set_yticks(range(len(methods)), [title(method) for method in methods])
         axis.set_ylim(len(methods) - 0.5, -0.5)
         axis.grid(axis="x", alpha=0.3)
         axis.set_title(f"{domain} (source {before:.1f} %)")
@@ -110,18 +113,20 @@ def probabilities(results: Results) -> Figure | None:
         f"after TENT, {domain}": results.record(domain, "tent", results.chosen["tent"], 0),
         f"after NOTELA, {domain}": results.record(domain, "notela", results.chosen["notela"], 0),
     }
-    known = {title: record["probabilities"] for title, record in records.items() if record is not None}
+    known = {heading: record["probabilities"] for heading, record in records.items() if record is not None}
     if len(known) < len(records):
         return None
     names = sorted(set.intersection(*(set(each) for each in known.values())), key=protocol.class_names.index)
+    if not names:
+        return None
     figure, axes = _panels(4, width=3.2, height=2.6, columns=4, sharey=True)
-    for number, (axis, (title, each)) in enumerate(zip(axes, known.items(), strict=True), 1):
+    for number, (axis, (heading, each)) in enumerate(zip(axes, known.items(), strict=True), 1):
         boxes = [_box(dict(zip(QUANTILES, each[name], strict=True)), name) for name in names]
         drawn = axis.bxp(boxes, showfliers=False, patch_artist=True, medianprops={"color": "black"})
         for patch in drawn["boxes"]:
             patch.set(facecolor="#56B4E9", alpha=0.6)
         axis.set_ylim(-0.02, 1.02)
-        axis.set_title(f"({number}) {title}")
+        axis.set_title(f"({number}) {heading}")
         axis.set_xlabel("class")
         axis.tick_params(axis="x", rotation=90 if max(map(len, names)) > 3 else 0)
     axes[0].set_ylabel("probability of the class\nwhere it is present")
@@ -132,24 +137,26 @@ def _box(q: dict[float, float], label: str) -> dict[str, Any]:
     return {"label": label, "whislo": q[0.05], "q1": q[0.25], "med": q[0.5], "q3": q[0.75], "whishi": q[0.95]}
 
 
-def sensitivity(results: Results) -> Figure:
+def sensitivity(results: Results) -> Figure | None:
     """The mean over the validation domains of every candidate, by each setting's value; the bar is the median."""
     methods = [method for method in results.methods if len(results.searched(method)) > 2]
+    if not methods:
+        return None
     wanted = {method: varied(method) for method in methods}
-    columns = max(map(len, wanted.values()), default=1)
+    columns = max(map(len, wanted.values()))
     metric = results.protocol.metrics[0]
-    figure = Figure(figsize=(1.75 * columns, 1.75 * max(1, len(methods))), layout="constrained")
-    axes: Any = figure.subplots(max(1, len(methods)), columns, squeeze=False, sharey=True)
+    figure = Figure(figsize=(1.75 * columns, 1.75 * len(methods)), layout="constrained")
+    axes: Any = figure.subplots(len(methods), columns, squeeze=False, sharey=True)
     before = float(np.mean([results.source(domain, metric) for domain in results.protocol.validation]))
-    for line, method in zip(axes, methods, strict=False):
+    for line, method in zip(axes, methods, strict=True):
         points = results.searched(method)
         for axis, name in zip(line, wanted[method], strict=False):
-            _strip(axis, [(preset.settings()[name], score) for preset, score in points], COLOURS[method])
+            _strip(axis, [(preset.settings()[name], score) for preset, score in points], _colour(method))
             axis.axhline(before, color=COLOURS[SOURCE], linestyle=":", linewidth=1)
             axis.set_title(name.rstrip("_").replace("_", " "), fontsize=8)
         for axis in line[len(wanted[method]) :]:
             axis.set_visible(False)
-        line[0].set_ylabel(f"{TITLES[method]}\n{METRIC_TITLES[metric]}, %")
+        line[0].set_ylabel(f"{title(method)}\n{METRIC_TITLES[metric]}, %")
     return figure
 
 
@@ -163,6 +170,10 @@ def _strip(axis: Axes, points: list[tuple[Any, float]], colour: str) -> None:
         axis.plot([place - 0.3, place + 0.3], [np.median(scores)] * 2, color="black", linewidth=1.2)
     axis.set_xticks(range(len(values)), [f"{v:g}" if isinstance(v, float) else str(v) for v in values], fontsize=7)
     axis.set_xlim(-0.6, len(values) - 0.4)
+
+
+def _colour(method: str) -> str:
+    return COLOURS.get(method, "#8C564B")
 
 
 def _panels(

@@ -24,10 +24,11 @@ from notela.bench.suite import Suite
 from notela.errors import NotelaError, check_choice, check_integer
 from notela.methods import NOTELA
 from notela.methods.base import Preset
+from notela.runs import replacing
 
 SEARCH_SEED = 0
 """The seed of every run of the search, and of the draw of the grid's subset."""
-SOURCE, SUPERVISED = "source", "supervised"
+SOURCE, SUPERVISED, AVERAGE = "source", "supervised", "average"
 _CORE = (loop, state, task, graph, classifier, data, evaluation, metrics)
 
 
@@ -41,6 +42,7 @@ class Job:
     preset: Preset | None
     """None: the source model as it is."""
     seed: int
+    metrics: tuple[str, ...]
     fingerprints: Mapping[str, str]
     """Of the model, the domain and the method's code."""
     probabilities: bool = False
@@ -58,6 +60,7 @@ class Job:
             "domain": self.domain,
             "settings": self.settings,
             "seed": self.seed,
+            "metrics": self.metrics,
             **self.fingerprints,
             "probabilities": self.probabilities,
         }
@@ -113,7 +116,7 @@ class Protocol:
             raise NotelaError(f"nothing was run on {domain} yet; run `notela bench {self.suite}` to its end")
         fingerprints = {"model": self.model, "data": self.domains[domain], "code": self.code[method]}
         keep = seed == 0 and domain not in self.validation
-        return Job(self.suite, domain, method, preset, seed, fingerprints, keep)
+        return Job(self.suite, domain, method, preset, seed, tuple(self.metrics), fingerprints, keep)
 
     def search(self) -> list[Job]:
         """Stage 1: the source and every candidate, on the validation domains."""
@@ -161,13 +164,16 @@ class Protocol:
 
     def write(self, path: Path) -> None:
         """As JSON."""
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n")
+        with replacing(path) as aside:
+            aside.write_text(
+                json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
 
 
 def read(path: Path) -> Protocol:
     """A protocol from its file."""
     try:
-        return Protocol(**json.loads(path.read_text()))
+        return Protocol(**json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise NotelaError(f"{path} does not exist: nothing was run in that folder yet") from None
     except (OSError, ValueError, TypeError) as error:
@@ -178,7 +184,7 @@ def make(
     suite: Suite, reference: str, *, chosen_methods: Iterable[str] | None, trials: int | None, seeds: int
 ) -> Protocol:
     """The protocol of a suite; fingerprints are filled in as its parts are loaded."""
-    wanted = list(methods.names() if chosen_methods is None else chosen_methods)
+    wanted = list(dict.fromkeys(methods.names() if chosen_methods is None else chosen_methods))
     for name in wanted:
         check_choice("method", name, methods.names())
     if trials is not None:
@@ -189,6 +195,10 @@ def make(
         raise NotelaError(
             f"{sorted(twice)[0]!r} is a validation domain and a test domain of {suite.name}; settings chosen on it "
             "could not be tested on it: keep it in one"
+        )
+    for name in sorted({SOURCE, AVERAGE} & (suite.validation.keys() | suite.test.keys())):
+        raise NotelaError(
+            f"a domain of {suite.name} is called {name!r}, which tables use for something else: rename it"
         )
     return Protocol(
         suite=reference,
@@ -218,14 +228,12 @@ def code_version(method: str) -> str:
     """A hash of the code that a method runs through: its own file, those it derives from, and the core. Comments,
     docstrings and formatting do not count."""
     own: list[ModuleType] = []
-    if method == SUPERVISED:
-        own = [supervised]
-    elif method != SOURCE:
-        kind = type(methods.preset(method, "image").method)
+    if method != SOURCE:
+        kind = type(grid(method)[0].method)
         own = [inspect.getmodule(base) for base in kind.__mro__[:-1]]  # type: ignore[misc]
     digest = hashlib.sha256()
     for module in (*_CORE, *own):
-        digest.update(_meaning(Path(str(module.__file__)).read_text()).encode())
+        digest.update(_meaning(Path(str(module.__file__)).read_text(encoding="utf-8")).encode())
     return digest.hexdigest()[:16]
 
 
@@ -240,7 +248,7 @@ def _meaning(source: str) -> str:
         body = getattr(node, "body", None)
         if isinstance(body, list):
             node.body = [part for part in body if not _is_text(part)]  # type: ignore[attr-defined]
-    return ast.dump(tree)
+    return ast.unparse(tree)  # dump's form differs between versions of Python
 
 
 def _is_text(node: ast.AST) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.live import Live
@@ -23,40 +23,43 @@ class Progress:
     def __init__(self, total: int, engine: Engine) -> None:
         self.total, self.done, self.failed = total, 0, 0
         self._engine, self._stage = engine, ""
-        self._left: Sequence[Job] = ()
-        self._seconds: defaultdict[str, list[float]] = defaultdict(list)
+        self._left: Counter[str] = Counter()
+        self._runs: Counter[str] = Counter()
+        self._seconds: Counter[str] = Counter()
         self._last = 0.0
-        self.console = Console(stderr=True)
-        self._live = Live(console=self.console, get_renderable=self._text, refresh_per_second=2, transient=True)
+        self._console = Console(stderr=True)
+        self._live = Live(console=self._console, get_renderable=self._text, refresh_per_second=2, transient=True)
 
     def __enter__(self) -> Progress:
-        if self.console.is_terminal:
+        if self._console.is_terminal:
             self._live.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
 
-    def stage(self, name: str, waiting: Sequence[Job], finished: int, failed: int) -> None:
+    def stage(self, name: str, waiting: Iterable[Job], finished: int, failed: int) -> None:
         """A stage begins; so many of its runs were done by an earlier command."""
-        self._stage, self._left = name, list(waiting)
+        self._stage, self._left = name, Counter(job.method for job in waiting)
         self.done, self.failed = self.done + finished, self.failed + failed
         self._log(always=True)
 
-    def ended(self, job: Job, seconds: float, left: Sequence[Job], failed: bool) -> None:
+    def ended(self, job: Job, seconds: float, failed: bool) -> None:
         """A run ended."""
-        self._left = left
+        self._left[job.method] -= 1
         self.failed += failed
         self.done += not failed
-        self._seconds[job.method].append(seconds)
+        self._runs[job.method] += 1
+        self._seconds[job.method] += seconds  # type: ignore[assignment]
         self._log()
 
-    def say(self, text: str) -> None:
+    @staticmethod
+    def say(text: str) -> None:
         """A line that stays."""
-        self.console.print(text, highlight=False, soft_wrap=True)
+        Console(stderr=True).print(text, highlight=False, soft_wrap=True)
 
     def _log(self, always: bool = False) -> None:
-        if not self.console.is_terminal and (always or time.monotonic() - self._last > LOG_EVERY):
+        if not self._console.is_terminal and (always or time.monotonic() - self._last > LOG_EVERY):
             self._last = time.monotonic()
             print(time.strftime("%H:%M:%S"), self._text().plain, file=sys.stderr, flush=True)
 
@@ -69,18 +72,13 @@ class Progress:
 
     def _time_left(self, left: int) -> str:
         """By the mean time of each method's runs so far; later stages count as the mean of all."""
-        everything = [s for of_method in self._seconds.values() for s in of_method]
-        if not everything or not left:
+        runs, seconds = self._runs.copy(), self._seconds.copy()
+        if not runs or not left:
             return ""
-        usual = sum(everything) / len(everything)
-        stage = sum(_mean(self._seconds.get(job.method), usual) for job in self._left)
-        seconds = (stage + usual * max(0, left - len(self._left))) / self._engine.slots
-        return f", about {duration(seconds)}"
-
-
-def _mean(values: Iterable[float] | None, otherwise: float) -> float:
-    known = list(values or ())
-    return sum(known) / len(known) if known else otherwise
+        usual = seconds.total() / runs.total()
+        now = self._left.copy()
+        stage = sum(count * (seconds[m] / runs[m] if runs[m] else usual) for m, count in now.items())
+        return f", about {duration((stage + usual * max(0, left - now.total())) / max(1, self._engine.slots))}"
 
 
 def duration(seconds: float) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from notela.bench import figures, tables
 from notela.bench.results import Results
 from notela.bench.tables import Table
+from notela.runs import replacing
 
 
 def write(folder: Path) -> list[Table]:
@@ -18,7 +19,7 @@ def write(folder: Path) -> list[Table]:
         (folder / name).mkdir(exist_ok=True)
     for table in made:
         for ending, writer in tables.WRITERS.items():
-            (folder / "tables" / f"{table.name}.{ending}").write_text(writer(table))
+            _write(folder / "tables" / f"{table.name}.{ending}", writer(table))
     drawn = figures.everything(results)
     for name, figure in drawn.items():
         figures.write(figure, folder / "figures" / name)
@@ -31,5 +32,10 @@ def write(folder: Path) -> list[Table]:
     for name in drawn:
         text = " ".join((getattr(figures, name).__doc__ or "").split())
         page += ["", f"## Figure: {name}", "", f"![{name}](figures/{name}.png)", "", text]
-    (folder / "README.md").write_text("\n".join(page) + "\n")
+    _write(folder / "README.md", "\n".join(page) + "\n")
     return made
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as aside:
+        aside.write_text(text, encoding="utf-8")

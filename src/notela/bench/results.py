@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,11 @@ TITLES = {
     SUPERVISED: "Supervised",
 }
 METRIC_TITLES = {"accuracy": "accuracy", "map": "mAP", "cmap": "cmAP", "auroc": "AUROC", "top1": "top-1 hit rate"}
+
+
+def title(method: str) -> str:
+    """As tables and figures call it."""
+    return TITLES.get(method, method)
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class Results:
         self.ablation = self.protocol.ablation("notela", self.chosen["notela"]) if "notela" in self.chosen else {}
 
     def _check_complete(self, folder: Path, jobs: Sequence[Job], records: Records) -> None:
-        missing = sum(records.get(job.key) is None for job in jobs)
+        missing = len({job.key for job in jobs if records.get(job.key) is None})
         if missing:
             raise NotelaError(
                 f"{missing} runs have no record in {folder} yet, or were made with other code or data; "
@@ -144,11 +149,13 @@ class Results:
         """In hindsight: at the epoch that was best on each domain's own labels."""
         return self._estimate(domains, method, metric, None, hindsight=True)
 
-    def share_of_gap(self, domains: Sequence[str], method: str, metric: str) -> float:
-        """Per cent of the way from source to supervised; NaN where supervision gains nothing."""
-        source = float(np.mean([self.source(domain, metric) for domain in domains]))
+    def share_of_gap(self, domains: Sequence[str], method: str, metric: str) -> Estimate:
+        """Per cent of the way from source to supervised (its mean over seeds); NaN where supervision gains nothing."""
+        source = self.last(domains, SOURCE, metric).mean
         gap = self.last(domains, SUPERVISED, metric).mean - source if SUPERVISED in self.chosen else math.nan
-        return 100 * (self.last(domains, method, metric).mean - source) / gap if gap > 0 else math.nan
+        scale = 100 / gap if gap > 0 else math.nan
+        last = self.last(domains, method, metric)
+        return replace(last, mean=scale * (last.mean - source), half=scale * last.half)
 
     def _estimate(
         self, domains: Sequence[str], method: str, metric: str, preset: Preset | None, hindsight: bool

@@ -1,25 +1,30 @@
-"""The whole comparison: search, select, repeat with seeds, test; then tables and figures.
+"""The whole comparison: search, select, repeat with seeds, test.
 
-folder/protocol.json      what was asked for, and fingerprints
 folder/validation.jsonl   records of the validation domains: all that selection reads
 folder/test.jsonl         records of the test domains
 folder/unfinished/        runs that were cut off, resumed by the next command
+folder/protocol.json      once all is done: what was asked for, and fingerprints
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import torch
 from filelock import FileLock, Timeout
 
+from notela import metrics
 from notela.bench import plan, trial
 from notela.bench.plan import SOURCE, Job, Protocol
 from notela.bench.progress import Progress
 from notela.bench.records import Records
 from notela.bench.select import select
-from notela.bench.suite import Loaded, find
+from notela.bench.suite import Domain, Loaded, Suite, find
+from notela.classifier import floating_type, split_output, to_model
+from notela.data import Unlabelled
 from notela.engines import Engine
 from notela.errors import NotelaError
 
@@ -34,44 +39,77 @@ def bench(
     seeds: int = 5,
     retry_failed: bool = False,
 ) -> list[str]:
-    """Run whatever of a suite's comparison is not recorded in `folder` yet. Returns what failed, a line each."""
+    """Run whatever of a suite's comparison is not recorded in `folder` yet. Returns what failed, a line each.
+
+    One process at a time: hold `only_one(folder)`.
+    """
     suite = find(reference)
     if reference.endswith(".toml"):
         reference = str(Path(reference).resolve())
     protocol = plan.make(suite, reference, chosen_methods=methods, trials=trials, seeds=seeds)
-    try:
-        (folder / "unfinished").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise NotelaError(f"cannot make the folder {folder}: {error.strerror}") from error
+    unfinished = folder / "unfinished"
+    unfinished.mkdir(parents=True, exist_ok=True)
     loaded = Loaded(suite)
-    with Progress(protocol.count(), engine) as progress, _only_one(folder, progress):
+    with Progress(protocol.count(), engine) as progress:
         protocol.model = loaded.model_fingerprint
+        look_at(protocol, loaded, protocol.validation)
+        validation = validation_records(folder, protocol)
         with engine:
-            runner = _Runner(folder, engine, progress, retry_failed)
-            fingerprint(protocol, loaded, protocol.validation)
-            protocol.write(folder / "protocol.json")
-            validation = validation_records(folder, protocol)
+            runner = _Runner(unfinished, engine, progress, retry_failed)
             runner.run("search", protocol.search(), validation)
-
+            _check_search(protocol, validation, folder)
             chosen = {method: choice.preset for method, choice in select(protocol, validation).items()}
-            repeats = _new(protocol.repeats(chosen), protocol.search())
 
-            fingerprint(protocol, loaded, [*protocol.test, SOURCE] if protocol.has_source_data else protocol.test)
-            protocol.write(folder / "protocol.json")
-            tests = _new(protocol.tests(chosen), ())
-            progress.total = len(_new(protocol.search(), ())) + len(repeats) + len(tests)
+            look_at(protocol, loaded, [*protocol.test, SOURCE] if protocol.has_source_data else protocol.test)
+            repeats = _new(protocol.repeats(chosen), protocol.search())
+            tests = _new(protocol.tests(chosen))
+            progress.total = len(_new(protocol.search())) + len(repeats) + len(tests)
             runner.run("validation", repeats, validation)
             runner.run("test", tests, test_records(folder, protocol))
+        protocol.write(folder / "protocol.json")
         if not runner.failures:
-            shutil.rmtree(folder / "unfinished")
+            shutil.rmtree(unfinished, ignore_errors=True)
     return runner.failures
 
 
-def fingerprint(protocol: Protocol, loaded: Loaded, domains: Iterable[str]) -> None:
-    """Load domains one by one, and note what they are."""
+def look_at(protocol: Protocol, loaded: Loaded, domains: Iterable[str]) -> None:
+    """Load domains one by one, note their fingerprints and sizes, and refuse what could not be run."""
     for name in domains:
-        domain, protocol.domains[name] = loaded.domain(name)
+        domain, found = loaded.domain(name)
+        for other, its in protocol.domains.items():
+            if its == found and (other in protocol.validation) != (name in protocol.validation):
+                raise NotelaError(
+                    f"{name} and {other} hold the same data, and one is for validation: settings would be chosen on "
+                    "the labels they are tested on"
+                )
+        protocol.domains[name] = found
         protocol.sizes[name] = [len(domain.adapt), len(domain.test)]
+        _check_domain(loaded.suite, name, domain)
+        _check_classes(loaded, domain)
+
+
+def _check_domain(suite: Suite, name: str, domain: Domain) -> None:
+    """A metric that the labels do not define is better known before the search than after it."""
+    if suite.task == "multilabel":
+        labels = metrics.as_array(domain.test_labels)
+        kept = labels if domain.classes is None else labels[:, list(domain.classes)]
+        for metric in suite.metrics:
+            if metric not in metrics.defined(kept):
+                raise NotelaError(
+                    f"the {len(kept)} held-out labels of {name} do not define {metric} (cmap needs a class with 5 "
+                    "positives, auroc positives and negatives); give it more examples"
+                )
+
+
+@torch.no_grad()
+def _check_classes(loaded: Loaded, domain: Domain) -> None:
+    x = Unlabelled(domain.test).example()
+    logits = split_output(loaded.model(to_model(x, torch.device("cpu"), floating_type(loaded.model))))[1]
+    if logits.shape[1] != len(loaded.suite.class_names):
+        raise NotelaError(
+            f"the model has {logits.shape[1]} outputs and the class list {len(loaded.suite.class_names)} names; "
+            "name every output, in order"
+        )
 
 
 def validation_records(folder: Path, protocol: Protocol) -> Records:
@@ -85,58 +123,78 @@ def test_records(folder: Path, protocol: Protocol) -> Records:
 
 
 class _Runner:
-    def __init__(self, folder: Path, engine: Engine, progress: Progress, retry_failed: bool) -> None:
-        self._folder, self._engine, self._progress, self._retry_failed = folder, engine, progress, retry_failed
+    def __init__(self, unfinished: Path, engine: Engine, progress: Progress, retry_failed: bool) -> None:
+        self._unfinished, self._engine, self._progress = unfinished.resolve(), engine, progress
+        self._retry_failed = retry_failed
         self.failures: list[str] = []
 
     def run(self, stage: str, jobs: Sequence[Job], records: Records) -> None:
         """Run the jobs that have no record yet, and those that failed if that is wanted."""
-        waiting = {}
+        waiting = []
         finished = failed = 0
-        for job in _new(jobs, ()):
+        for job in _new(jobs):
             record = records.get(job.key)
             if record is None or ("error" in record and self._retry_failed):
-                waiting[job.key] = job
+                waiting.append(job)
             elif "error" in record:
                 failed += 1
                 self._fail(job, record["error"])
             else:
                 finished += 1
-        self._progress.stage(stage, list(waiting.values()), finished, failed)
-        where = str((self._folder / "unfinished").resolve())
-        for outcome in self._engine.map(trial.run, [trial.Trial(job, where) for job in waiting.values()]):
+        self._progress.stage(stage, waiting, finished, failed)
+        trials = [trial.Trial(job, str(self._unfinished)) for job in waiting]
+        for outcome in self._engine.map(trial.run, trials):
             job = outcome.item.job
-            del waiting[job.key]
             record = outcome.value
             if outcome.error is not None:
-                record = {"key": job.key, "domain": job.domain, "seed": job.seed, "settings": job.settings}
-                record |= {"error": outcome.error} | ({"trace": outcome.trace} if outcome.trace else {})
-                self._fail(job, outcome.error)
+                record = {**trial.start_of_record(job), "error": outcome.error, "unexpected": outcome.trace or True}
             records.append({**record, "seconds": round(outcome.seconds, 2)})
-            self._progress.ended(job, outcome.seconds, list(waiting.values()), outcome.error is not None)
+            if "error" in record:
+                self._fail(job, record["error"])
+            else:
+                trial.forget(self._unfinished, job)
+            self._progress.ended(job, outcome.seconds, failed="error" in record)
 
     def _fail(self, job: Job, error: str) -> None:
         self.failures.append(f"{job.method} on {job.domain}, seed {job.seed}: {error}")
 
 
-def _new(jobs: Iterable[Job], known: Iterable[Job]) -> list[Job]:
+def _check_search(protocol: Protocol, validation: Records, folder: Path) -> None:
+    """A candidate may lose by its own doing, not because a worker or a disk failed it."""
+    unexpected = []
+    for job in _new(protocol.search()):
+        record = validation.get(job.key)
+        if record is not None and "unexpected" in record:
+            unexpected.append(f"{job.method} on {job.domain}: {record['error']}")
+    if unexpected:
+        raise NotelaError(
+            f"{len(unexpected)} runs of the search failed for reasons that are not their settings' (first: "
+            f"{unexpected[0]}); nothing was chosen; mend it and run the same command with --retry-failed; "
+            f"details in {folder / 'validation.jsonl'}"
+        )
+
+
+def _new(jobs: Iterable[Job], known: Iterable[Job] = ()) -> list[Job]:
     """Each job once, without those already known."""
     seen = {job.key for job in known}
-    return [job for job in jobs if not (job.key in seen or seen.add(job.key))]  # type: ignore[func-returns-value]
+    found = {job.key: job for job in jobs if job.key not in seen}
+    return list(found.values())
 
 
-class _only_one:
+@contextlib.contextmanager
+def only_one(folder: Path) -> Iterator[None]:
     """The folder's lock: a second command on the same folder waits for the first, then does what is left."""
-
-    def __init__(self, folder: Path, progress: Progress) -> None:
-        self._lock, self._folder, self._progress = FileLock(folder / ".lock"), folder, progress
-
-    def __enter__(self) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock")
         try:
-            self._lock.acquire(timeout=0)
+            lock.acquire(timeout=0)
         except Timeout:
-            self._progress.say(f"another notela bench is at work in {self._folder}; waiting for it (Ctrl-C to stop)")
-            self._lock.acquire()
-
-    def __exit__(self, *exception: object) -> None:
-        self._lock.release()
+            Progress.say(f"another notela bench is at work in {folder}; waiting for it (Ctrl-C to stop)")
+            lock.acquire()
+    except OSError as error:
+        raise NotelaError(f"cannot write to the folder {folder}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()

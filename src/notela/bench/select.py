@@ -24,7 +24,7 @@ class Choice:
 
 def select(protocol: Protocol, validation: Records) -> dict[str, Choice]:
     """The best candidate of each method. Of equals the first; one that failed on a domain cannot be chosen, and a
-    method whose candidates all failed is left out."""
+    method whose candidates all failed is left out (all of them cannot be)."""
     chosen = {}
     for method in protocol.rows:
         candidates = protocol.candidates(method)
@@ -33,6 +33,8 @@ def select(protocol: Protocol, validation: Records) -> dict[str, Choice]:
         if alive:
             best = max(alive)
             chosen[method] = Choice(candidates[means.index(best)], best, len(means), len(means) - len(alive))
+    if not chosen:
+        raise NotelaError(f"no candidate of any method survived the search; the errors are in {validation.path}")
     return chosen
 
 

@@ -67,6 +67,8 @@ class Suite:
     """Held-out data of the source itself, for the figure of probabilities."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings of every run that the paper's grid leaves open: epochs, batch_size."""
+    identity: str = ""
+    """What else tells this suite from others: a hash of the user's own code, say."""
 
     def evaluator(self, domain: Domain) -> Evaluator:
         """The object that holds a domain's held-out labels."""
@@ -88,7 +90,7 @@ class Loaded:
     @cached_property
     def model_fingerprint(self) -> str:
         """A hash of its layers and weights."""
-        return fingerprint(self.model)
+        return fingerprint(self.model) + self.suite.identity
 
     def domain(self, name: str) -> tuple[Domain, str]:
         """A domain and its fingerprint; "source" is the source's own held-out data."""

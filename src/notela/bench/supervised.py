@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import InitVar, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +38,10 @@ class Supervised(Method):
         return cross_entropy(logits, kept.to(logits.dtype), state.task).mean()
 
 
+# What every method searches.
 GRID = tuple(
-    Preset(Supervised(), trainable="all", learning_rate=rate, schedule="cosine", statistics="target", noise=True)
-    for rate in methods.COMMON_GRID["learning_rate"]
+    Preset(Supervised(), **dict(zip(methods.COMMON_GRID, values, strict=True)))
+    for values in itertools.product(*methods.COMMON_GRID.values())
 )
 
 

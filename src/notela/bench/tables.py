@@ -8,8 +8,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from notela.bench.plan import SOURCE, SUPERVISED, Protocol
-from notela.bench.results import METRIC_TITLES, TITLES, Estimate, Results, varied
+from notela.bench.plan import AVERAGE, SOURCE, SUPERVISED, Protocol
+from notela.bench.results import METRIC_TITLES, Estimate, Results, title, varied
+from notela.methods import NOTELA
 from notela.methods.base import Preset
 
 
@@ -27,7 +28,7 @@ class Cell:
         if isinstance(self.value, str):
             return self.value
         if math.isnan(self.value):
-            return "–"
+            return "–" + "†" * (self.failed > 0)
         interval = "" if self.half is None else f" ± {self.half:.1f}"
         return f"{self.value:.1f}{interval}" + "†" * (self.failed > 0)
 
@@ -37,7 +38,7 @@ class Table:
     """Rows under columns, each column with a group (a domain, say) and a name (a metric)."""
 
     name: str
-    title: str
+    heading: str
     caption: str
     """What every table of the comparison has to say: seeds, selection, protocol."""
     corner: str
@@ -66,17 +67,19 @@ def everything(results: Results) -> list[Table]:
 # ---- the tables
 
 
-def _methods_table(results: Results, name: str, domains: list[str], title: str) -> Table:
+def _methods_table(results: Results, name: str, domains: list[str], heading: str) -> Table:
     """Methods × domains with one or two metrics (the paper's main tables, and its validation table)."""
     metrics = results.protocol.metrics[:2]
-    places = [*((domain, [domain]) for domain in domains), ("average", domains)]
+    if len(metrics) == 1:
+        heading = f"{heading}, {METRIC_TITLES[metrics[0]]}"
+    places = [*((domain, [domain]) for domain in domains), (AVERAGE, domains)]
     columns = [(place, METRIC_TITLES[metric]) for place, _ in places for metric in metrics]
     rows = [
         (_row_title(method), [_cell(results.last(group, method, metric)) for _, group in places for metric in metrics])
         for method in [SOURCE, *results.methods, *_ceiling(results)]
     ]
     return _with_best(
-        Table(name, title, caption(results), "method", columns, rows, settings(results)), _not_ceiling(rows)
+        Table(name, heading, caption(results), "method", columns, rows, settings(results)), _not_ceiling(rows)
     )
 
 
@@ -84,14 +87,14 @@ def _by_domain(results: Results) -> Table:
     """Domains × methods: the paper's per-corruption table."""
     metric = results.protocol.metrics[0]
     methods = [SOURCE, *results.methods, *_ceiling(results)]
-    places = [*((domain, [domain]) for domain in results.protocol.test), ("average", results.protocol.test)]
+    places = [*((domain, [domain]) for domain in results.protocol.test), (AVERAGE, results.protocol.test)]
     rows = []
     for place, domains in places:
         cells = [_cell(results.last(domains, method, metric)) for method in methods]
         ours = [i for i, method in enumerate(methods) if method != SUPERVISED]
         rows.append((place, _best(cells, ours)))
-    title, columns = f"Test domains, {METRIC_TITLES[metric]}", [("", _row_title(method)) for method in methods]
-    return Table("per_domain", title, caption(results), "domain", columns, rows, settings(results))
+    heading, columns = f"Test domains, {METRIC_TITLES[metric]}", [("", _row_title(method)) for method in methods]
+    return Table("per_domain", heading, caption(results), "domain", columns, rows, settings(results))
 
 
 def _hindsight(results: Results) -> Table:
@@ -113,37 +116,40 @@ def _hindsight(results: Results) -> Table:
         each = {domain: results.last([domain], method, metric) for domain in domains}
         better = sum(e.low > source[d] for d, e in each.items())
         worse = sum(e.high < source[d] for d, e in each.items())
+        known = [e.mean - source[d] for d, e in each.items() if e.seeds]
         cells = [
             _cell(last),
             _cell(oracle),
-            Cell(oracle.mean - last.mean),
-            Cell(last.mean - sum(source.values()) / len(source)),
-            Cell(min(e.mean - source[d] for d, e in each.items())),
-            Cell(f"{better} / {worse}"),
-            Cell(results.share_of_gap(domains, method, metric)),
+            Cell(oracle.mean - last.mean, failed=last.failed),
+            Cell(last.mean - sum(source.values()) / len(source), failed=last.failed),
+            Cell(min(known, default=math.nan), failed=last.failed),
+            Cell(f"{better} / {worse}" if results.protocol.seeds > 1 else "–"),
+            _cell(results.share_of_gap(domains, method, metric)),
         ]
         rows.append((_row_title(method), cells))
-    title = f"Mean {METRIC_TITLES[metric]} over the test domains: last epoch, and the best epoch in hindsight (oracle)"
+    heading = (
+        f"Mean {METRIC_TITLES[metric]} over the test domains: last epoch, and the best epoch in hindsight (oracle)"
+    )
     notes = [
         "Oracle epoch: chosen on the test labels themselves; no user could choose it. Better / worse: domains whose "
         "interval lies above / below the source. Share of gap: of the way from source to supervised.",
         *settings(results),
     ]
-    return Table("hindsight", title, caption(results), "method", columns, rows, notes)
+    return Table("hindsight", heading, caption(results), "method", columns, rows, notes)
 
 
 def _gap(results: Results) -> Table:
     """Share of the gap source → supervised that was recovered."""
     metric = results.protocol.metrics[0]
-    places = [*((domain, [domain]) for domain in results.protocol.test), ("average", results.protocol.test)]
+    places = [*((domain, [domain]) for domain in results.protocol.test), (AVERAGE, results.protocol.test)]
     rows = [
-        (_row_title(method), [Cell(results.share_of_gap(group, method, metric)) for _, group in places])
+        (_row_title(method), [_cell(results.share_of_gap(group, method, metric)) for _, group in places])
         for method in results.methods
     ]
-    title = f"Share of the gap from source to supervised that was recovered, {METRIC_TITLES[metric]}"
+    heading = f"Share of the gap from source to supervised that was recovered, {METRIC_TITLES[metric]}"
     notes = ["100: as good as fine-tuning on the target's labels; below 0: worse than the source.", *settings(results)]
     columns = [("", place) for place, _ in places]
-    return _with_best(Table("gap", title, caption(results), "method", columns, rows, notes), range(len(rows)))
+    return _with_best(Table("gap", heading, caption(results), "method", columns, rows, notes), range(len(rows)))
 
 
 def _ablation(results: Results) -> Table:
@@ -166,13 +172,16 @@ def _ablation(results: Results) -> Table:
     notes = []
     for removed, preset in [*results.ablation.items(), ("", full)]:
         if removed and preset == full:
-            notes.append(f"The chosen settings have no {removed}, so that row is the full method.")
-        marks = [Cell("" if part == removed else "✓") for part in ("dropout", "softness", "Laplacian")]
+            notes.append(f"The chosen settings have no {removed} to remove.")
+            continue
+        assert isinstance(preset.method, NOTELA)
+        has = (preset.noise, preset.method.alpha > 0, preset.method.lambda_ > 0)
+        marks = [Cell("✓" if yes else "") for yes in has]
         cells = numbers(lambda domains, metric, preset=preset: results.last(domains, "notela", metric, preset))  # type: ignore[misc]
         rows.append((f"without {removed}" if removed else "NOTELA", marks + cells))
-    title = "NOTELA with one ingredient removed (noise off, α = 0, λ = 0), mean over the domains"
+    heading = "NOTELA with one ingredient removed (noise off, α = 0, λ = 0), mean over the domains"
     notes.append(f"NOTELA's settings: {describe('notela', full)}.")
-    return _with_best(Table("ablation", title, caption(results), "", columns, rows, notes), range(len(rows)))
+    return _with_best(Table("ablation", heading, caption(results), "", columns, rows, notes), range(len(rows)))
 
 
 # ---- their parts
@@ -181,7 +190,7 @@ def _ablation(results: Results) -> Table:
 def describe(method: str, preset: Preset) -> str:
     """The settings that the search chose, in one phrase."""
     values = preset.settings()
-    return f"{TITLES[method]} " + ", ".join(f"{name.rstrip('_')} {values[name]}" for name in varied(method))
+    return f"{title(method)} " + ", ".join(f"{name.rstrip('_')} {values[name]}" for name in varied(method))
 
 
 def _ceiling(results: Results) -> list[str]:
@@ -189,16 +198,19 @@ def _ceiling(results: Results) -> list[str]:
 
 
 def _row_title(method: str) -> str:
-    return "Supervised (uses target labels)" if method == SUPERVISED else TITLES[method]
+    return "Supervised (uses target labels)" if method == SUPERVISED else title(method)
 
 
 def caption(results: Results) -> str:
     """How all numbers of a comparison were made."""
     protocol = results.protocol
-    tried = "the whole grid" if protocol.trials is None else f"{protocol.trials} points of the grid"
+    tried = {method: len(protocol.candidates(method)) for method in protocol.rows}
+    most = max(tried.values())
+    fewer = ", ".join(f"{title(method)} {n}" for method, n in tried.items() if n < most)
     return (
-        f"Mean ± 95 % interval (Student's t) over {protocol.seeds} seeds, last epoch; best in bold, "
-        f"with those whose intervals meet its own. Settings: the best of {tried} of each method (AdaBN has 2) on the "
+        f"Mean ± 95 % interval (Student's t) over {protocol.seeds} seeds, last epoch; the interval is of seeds, not of "
+        "the choice of held-out examples. Best in bold, with those whose intervals meet its own. Settings: the best of "
+        f"{most} points of each method's grid{f' ({fewer}: all there are)' if fewer else ''}, by one seed, on the "
         f"validation domains alone. Protocol {protocol.title}: {protocol.caption}; {len(protocol.class_names)} "
         f"classes; examples to adapt on / held out: {_sizes(protocol)}."
     )
@@ -218,12 +230,12 @@ def settings(results: Results) -> list[str]:
     shared = next(iter(results.chosen.values()))
     notes.append(f"All: {shared.epochs} epochs, batches of {shared.batch_size}, Adam.")
     notes += [
-        f"{TITLES[method]}: {choice.failed} of {choice.tried} candidates failed in the search."
+        f"{title(method)}: {choice.failed} of {choice.tried} candidates failed in the search."
         for method, choice in results.choices.items()
         if choice.failed
     ]
     notes += [
-        f"{TITLES[method]}: no candidate survived the search."
+        f"{title(method)}: no candidate survived the search."
         for method in results.protocol.methods
         if method not in results.chosen
     ]
@@ -246,8 +258,9 @@ def _with_best(table: Table, among: Sequence[int]) -> Table:
 
 
 def _best(cells: list[Cell], among: Sequence[int]) -> list[Cell]:
-    """The highest in bold, and every one whose interval meets its own."""
+    """The highest in bold, and every one whose interval meets its own; none that failed with some seed."""
     numbers = [i for i in among if not isinstance(cells[i].value, str) and not math.isnan(float(cells[i].value))]
+    numbers = [i for i in numbers if not cells[i].failed]  # the mean of those that survived would flatter
     if not numbers:
         return cells
     best = max((cells[i] for i in numbers), key=lambda cell: float(cell.value))
@@ -264,16 +277,20 @@ def _best(cells: list[Cell], among: Sequence[int]) -> list[Cell]:
 def markdown(table: Table) -> str:
     """With the caption above and notes below."""
     heads = [f"{group}: {name}" if group else name for group, name in _headers(table)]
-    lines = [f"**{table.title}, in per cent.** {table.caption}", "", "| " + " | ".join([table.corner, *heads]) + " |"]
+
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(text.replace("|", r"\|") for text in cells) + " |"
+
+    lines = [f"**{table.heading}, in per cent.** {table.caption}".rstrip(), "", line([table.corner, *heads])]
     lines.append("|---|" + "---:|" * len(heads))
     for label, cells in table.rows:
         texts = [f"**{cell.text()}**" if cell.bold else cell.text() for cell in cells]
-        lines.append("| " + " | ".join([label, *texts]) + " |")
+        lines.append(line([label, *texts]))
     return "\n".join([*lines, "", *_all_notes(table)]) + "\n"
 
 
 def latex(table: Table) -> str:
-    """A table environment; needs booktabs and graphicx."""
+    """A table environment; needs booktabs, graphicx and amssymb."""
     groups: list[tuple[str, int]] = []
     for group, _ in _headers(table):
         if groups and groups[-1][0] == group and group:
@@ -282,7 +299,7 @@ def latex(table: Table) -> str:
             groups.append((group, 1))
     lines = [
         r"\begin{table*}[t]",
-        rf"\caption{{{_tex(f'{table.title}, in per cent. {table.caption}')}}}",
+        rf"\caption{{{_tex(f'{table.heading}, in per cent. {table.caption}')}}}",
         rf"\label{{tab:{table.name}}}",
         r"\centering",
     ]

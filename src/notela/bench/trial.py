@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from filelock import FileLock
 
 from notela.bench.plan import SUPERVISED, Job, code_version
 from notela.bench.suite import Domain, Loaded, Suite, find
+from notela.bench.supervised import with_labels
 from notela.errors import NotelaError
 from notela.evaluation import Predict, predict
 from notela.loop import adapt
 from notela.metrics import as_array
 
+CHECKPOINT_SECONDS = 20.0
+"""What a killed run may lose; shorter runs write no checkpoint, which would cost them several per cent."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SHOWN_CLASSES = 12
 
@@ -30,7 +38,11 @@ class Trial(NamedTuple):
 
 
 def run(trial: Trial) -> dict[str, Any]:
-    """A job's record: the metrics after each epoch, and what a figure or a reader will want to know."""
+    """A job's record: the metrics after each epoch, and what a figure or a reader will want to know.
+
+    A method that fails by itself (its loss became NaN, say) has a record too, with its "error". What is not the
+    method's doing (other data here, a full disk) is raised, and must not count against it.
+    """
     job = trial.job
     loaded = _loaded(job.suite)
     suite, model = loaded.suite, loaded.model
@@ -43,66 +55,71 @@ def run(trial: Trial) -> dict[str, Any]:
                 f"(fingerprint {here[part]}, expected {expected}); install the same notela and data on every node"
             )
     evaluator = suite.evaluator(domain)
-    record: dict[str, Any] = {
-        "key": job.key,
-        "domain": job.domain,
-        "seed": job.seed,
-        "settings": job.settings,
-    }
+    record = start_of_record(job)
+    record["made_with"] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     if job.preset is None:
         epochs, final = [evaluator(Predict(model, domain.classes))], model
     else:
         preset = job.preset
         if job.method == SUPERVISED:
-            from notela.bench.supervised import with_labels
-
             if domain.adapt_labels is None:
                 raise NotelaError(f"{job.domain} has no labels for its adaptation set: no supervised ceiling")
             preset = with_labels(preset, domain.adapt_labels)
-        with _Unfinished(trial) as folder:
-            result = adapt(
-                model,
-                domain.adapt,
-                task=suite.task,
-                method=preset,
-                batch_size=preset.batch_size,
-                classes=domain.classes,
-                seed=job.seed,
-                evaluator=evaluator,
-                run_dir=folder,
-                progress=False,
-            )
+        try:
+            with _unfinished(trial) as folder:
+                result = adapt(
+                    model,
+                    domain.adapt,
+                    task=suite.task,
+                    method=preset,
+                    batch_size=preset.batch_size,
+                    classes=domain.classes,
+                    seed=job.seed,
+                    evaluator=evaluator,
+                    run_dir=folder,
+                    checkpoint_seconds=CHECKPOINT_SECONDS,
+                    progress=False,
+                )
+        except NotelaError as error:
+            if error.__cause__ is not None:  # a file that cannot be read or written
+                raise
+            return {**record, "error": str(error)}
         epochs, final = [epoch["evaluation"] for epoch in result.history], result.model
         record["notes"] = result.notes
-    missing = set(suite.metrics) - epochs[0].keys()
-    if missing:
-        raise NotelaError(f"the labels of {job.domain} do not define {sorted(missing)[0]}; see notela.metrics.defined")
     record["evaluation"] = {name: [round(epoch[name], 6) for epoch in epochs] for name in suite.metrics}
     if job.probabilities:
         record["probabilities"] = _distributions(suite, final, domain)
+    json.dumps(record, allow_nan=False)  # what cannot be written must fail here, not where records are kept
     return record
 
 
-class _Unfinished:
-    """A run's folder while it runs, held against a second process; it goes when the run has ended well."""
+def start_of_record(job: Job) -> dict[str, Any]:
+    """What every record says."""
+    return {"key": job.key, "domain": job.domain, "seed": job.seed, "settings": job.settings}
 
-    def __init__(self, trial: Trial) -> None:
-        root = Path(trial.folder)
-        if not root.is_dir():  # a node of a cluster that does not share the disk
-            root = Path(tempfile.gettempdir()) / "notela-unfinished"
-            root.mkdir(exist_ok=True)
-        self._path = root / trial.job.key
-        self._lock = FileLock(root / f"{trial.job.key}.lock")
 
-    def __enter__(self) -> Path:
-        self._lock.acquire()
-        return self._path
+@contextlib.contextmanager
+def _unfinished(trial: Trial) -> Iterator[Path]:
+    """A run's folder, held against a second process. Where records are kept, the runner removes it once the record is
+    written; elsewhere it goes now."""
+    root, shared = Path(trial.folder), True
+    if not root.is_dir():  # a node of a cluster that does not share the disk
+        root, shared = Path(tempfile.gettempdir()) / f"notela-{os.getuid() if hasattr(os, 'getuid') else ''}", False
+        root.mkdir(exist_ok=True)
+    path = root / trial.job.key
+    with FileLock(root / f"{trial.job.key}.lock"):
+        yield path
+        if not shared and path.exists():
+            gone = path.with_suffix(".done")  # renamed first: half a folder could not be resumed
+            os.replace(path, gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None:
-            shutil.rmtree(self._path, ignore_errors=True)
-            Path(self._lock.lock_file).unlink(missing_ok=True)
-        self._lock.release()
+
+def forget(folder: Path, job: Job) -> None:
+    """Remove what a run left behind, now that it has a record."""
+    shutil.rmtree(folder / job.key, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        (folder / f"{job.key}.lock").unlink(missing_ok=True)
 
 
 def _distributions(suite: Suite, model: Any, domain: Domain) -> dict[str, list[float]]:

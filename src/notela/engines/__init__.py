@@ -13,10 +13,11 @@ for bit the same.
 from __future__ import annotations
 
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from notela.errors import NotelaError
@@ -26,7 +27,7 @@ from notela.errors import NotelaError
 class Outcome:
     """What became of an item: a value, or one sentence on why there is none."""
 
-    item: Any
+    item: Any = None
     value: Any = None
     error: str | None = None
     trace: str | None = None
@@ -52,19 +53,21 @@ class Engine(Protocol):
 
 
 def attempt(work: Callable[[Any], Any], item: Any, cpus: int) -> Outcome:
-    """Work on one item with so many threads; what it raises becomes an error."""
-    import torch
-
-    if torch.get_num_threads() != cpus:
-        torch.set_num_threads(cpus)
+    """Work on one item with so many threads; what it raises becomes an error. (The engine knows the item.)"""
+    if "torch" in sys.modules:  # if not, it will read the environment
+        sys.modules["torch"].set_num_threads(cpus)
     start = time.perf_counter()
     try:
-        value, error, trace = work(item), None, None
-    except NotelaError as problem:
-        value, error, trace = None, str(problem), None
+        return Outcome(value=work(item), seconds=time.perf_counter() - start)
     except Exception as problem:
-        value, error, trace = None, f"{type(problem).__name__}: {problem}", traceback.format_exc()
-    return Outcome(item, value, error, trace, time.perf_counter() - start)
+        return replace(failure(problem), seconds=time.perf_counter() - start)
+
+
+def failure(problem: Exception) -> Outcome:
+    """An exception as an outcome; a user's mistake needs no traceback."""
+    if isinstance(problem, NotelaError):
+        return Outcome(error=str(problem))
+    return Outcome(error=f"{type(problem).__name__}: {problem}", trace="".join(traceback.format_exception(problem)))
 
 
 def cores() -> int:

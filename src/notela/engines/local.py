@@ -7,12 +7,12 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from multiprocessing import connection
 from typing import Any
 
-from notela.engines import Outcome, attempt, cores
+from notela.engines import Outcome, attempt, cores, failure
 from notela.errors import check_integer
 
 _SPAWN = multiprocessing.get_context("spawn")  # a forked copy of a process with threads may hang
@@ -41,29 +41,32 @@ class Local:
 
     def map(self, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Outcome]:
         """Outcomes of work on items, in the order in which they finish."""
-        waiting = deque((item, 1) for item in items)
+        fresh = ((item, 1) for item in items)  # taken as workers become free: there may be a million
+        again: list[tuple[Any, int]] = []
         busy: dict[connection.Connection, tuple[_Worker, Any, int]] = {}
         idle = list(self._workers)
         try:
-            while waiting or busy:
-                while waiting and len(busy) < self.slots:
+            while True:
+                while len(busy) < self.slots and (turn := again.pop() if again else next(fresh, None)) is not None:
                     if not idle:
                         idle.append(_Worker(self._cpus))
                         self._workers.append(idle[-1])
-                    worker, (item, tries) = idle.pop(), waiting.popleft()
+                    worker, (item, tries) = idle.pop(), turn
                     busy[worker.pipe] = worker, item, tries
                     with contextlib.suppress(OSError):  # dead already: wait() finds out
                         worker.pipe.send((work, item))
+                if not busy:
+                    return
                 self.running = len(busy)
                 for pipe in connection.wait(list(busy)):
                     worker, item, tries = busy.pop(pipe)  # type: ignore[call-overload]
                     try:
-                        outcome = worker.pipe.recv()
+                        outcome = replace(worker.pipe.recv(), item=item)
                         idle.append(worker)
                     except (EOFError, OSError):
                         outcome = self._bury(worker, item, tries)
                         if outcome is None:
-                            waiting.appendleft((item, tries + 1))
+                            again.append((item, tries + 1))
                             continue
                     yield outcome
         finally:
@@ -84,8 +87,8 @@ class Local:
 class _Worker:
     def __init__(self, cpus: int) -> None:
         self.pipe, theirs = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(target=_serve, args=(theirs, cpus), daemon=True)
-        with _environment(dict.fromkeys(_THREADS, str(cpus))):
+        self.process = _SPAWN.Process(target=_serve, args=(theirs, cpus))
+        with _environment(dict.fromkeys(_THREADS, str(cpus))), _deaf_to_ctrl_c():
             self.process.start()
         theirs.close()
 
@@ -97,14 +100,19 @@ class _Worker:
 
 def _serve(pipe: connection.Connection, cpus: int) -> None:
     """A worker's life: items in, outcomes out, until the pipe closes or the parent dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
             work, item = pipe.recv()
+            outcome = attempt(work, item, cpus)
         except EOFError:
             return
-        pipe.send(attempt(work, item, cpus))
+        except Exception as problem:  # the work cannot be imported here
+            outcome = failure(problem)
+        try:
+            pipe.send(outcome)
+        except Exception as problem:  # what it made cannot be pickled
+            pipe.send(failure(problem))
 
 
 def _end_with_parent() -> None:
@@ -113,6 +121,19 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
+
+
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Ctrl-C reaches the whole group; a child that is born deaf to it leaves the decision to its parent."""
+    if threading.current_thread() is not threading.main_thread():  # only there may signals be set
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

@@ -25,8 +25,10 @@ hash of their names.
 from __future__ import annotations
 
 import csv
+import hashlib
 import importlib
 import importlib.util
+import sys
 import tomllib
 from collections.abc import Callable
 from functools import partial
@@ -49,7 +51,7 @@ _KEYS = {"name", "task", "classes", "model", "weights", "preprocess", "source", 
 def read(path: Path) -> Suite:
     """The suite that a TOML file describes."""
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise NotelaError(f"{path} does not exist; its form: docs/bench.md") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -62,7 +64,12 @@ def read(path: Path) -> Suite:
     for key in ("validation", "test"):
         if not isinstance(content[key], dict) or not content[key]:
             raise NotelaError(f"[{key}] in {path} must name at least one folder: north = 'data/north'")
+        for name, folder in content[key].items():
+            if not isinstance(folder, str):
+                raise NotelaError(f"{name} = {folder!r} in {path} is not the path of a folder")
     settings = content.get("settings", {})
+    if not isinstance(settings, dict):
+        raise NotelaError(f"settings = {settings!r} in {path} must be a table: {{epochs = 10, batch_size = 64}}")
     for key in sorted(settings.keys() - {"epochs", "batch_size"}):
         raise NotelaError(f"settings in {path} has {key!r}; the grid searches everything but epochs and batch_size")
     root, task = path.resolve().parent, content["task"]
@@ -80,6 +87,7 @@ def read(path: Path) -> Suite:
         test={name: partial(place, root / folder) for name, folder in content["test"].items()},
         source=partial(place, root / content["source"]) if "source" in content else None,
         overrides=settings,
+        identity=_hash_of_code([content["model"], content["preprocess"]], root),
     )
 
 
@@ -141,7 +149,7 @@ def _by_table(folder: Path, names: list[str]) -> dict[Path, list[int]]:
     if not table.exists():
         raise NotelaError(f"{table} does not exist; expected {_expected('multilabel')}")
     found = {}
-    with open(table, newline="") as file:
+    with open(table, newline="", encoding="utf-8-sig") as file:
         for row in csv.DictReader(file):
             if row.get("file") is None or row.get("labels") is None:
                 raise NotelaError(f"{table} needs the columns 'file' and 'labels'; it has {', '.join(row)}")
@@ -168,7 +176,9 @@ def _some(names: list[str]) -> str:
 def _class_names(given: Any, root: Path) -> list[str]:
     if isinstance(given, str):
         try:
-            given = [line.strip() for line in (root / given).read_text().splitlines() if line.strip()]
+            given = [
+                line.strip() for line in (root / given).read_text(encoding="utf-8-sig").splitlines() if line.strip()
+            ]
         except OSError as error:
             raise NotelaError(f"the class list {root / given} cannot be read: {error.strerror}") from error
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given) or len(set(given)) < len(given):
@@ -178,6 +188,9 @@ def _class_names(given: Any, root: Path) -> list[str]:
 
 def _preprocessing(given: Any, root: Path) -> Callable[[Path], Any]:
     if isinstance(given, dict):
+        wrong = given.keys() - {"size", "mean", "std"}
+        if wrong or "size" not in given:
+            raise NotelaError(f"preprocess = {given!r} must be a table of size, mean and std, or 'file.py:name'")
         return partial(_image, **given)
     return _function(given, root)
 
@@ -194,7 +207,10 @@ def _image(path: Path, size: list[int], mean: list[float] | float = 0.0, std: li
 
 
 def _model(given: str, weights: str | None, root: Path) -> nn.Module:
-    net = _function(given, root)()
+    try:
+        net = _function(given, root)()
+    except TypeError as error:
+        raise NotelaError(f"model = {given!r} must be a function without arguments ({error})") from error
     if not isinstance(net, nn.Module):
         raise NotelaError(f"model = {given!r} returned a {type(net).__name__}; expected a torch.nn.Module")
     if weights is not None:
@@ -207,19 +223,29 @@ def _model(given: str, weights: str | None, root: Path) -> nn.Module:
     return net
 
 
+def _hash_of_code(given: list[Any], root: Path) -> str:
+    """So that records made before a change to the user's code are not taken for those after it."""
+    digest = hashlib.sha256(repr(given).encode())
+    for place in sorted({str(one).partition(":")[0] for one in given}):
+        if place.endswith(".py") and (root / place).is_file():
+            digest.update((root / place).read_bytes())
+    return digest.hexdigest()[:8]
+
+
 def _function(given: Any, root: Path) -> Callable[..., Any]:
     """A function from "file.py:name" (beside the TOML file) or "package.module:name"."""
     place, _, name = str(given).partition(":")
     try:
         if place.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(place).stem, root / place)
+            spec = importlib.util.spec_from_file_location(f"notela_custom_{Path(place).stem}", root / place)
             assert spec is not None
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module  # dataclasses look themselves up there
             spec.loader.exec_module(module)
         else:
             module = importlib.import_module(place)
         function: Callable[..., Any] = getattr(module, name)
-    except (ImportError, OSError, AttributeError, ValueError) as error:
+    except (ImportError, OSError, AttributeError, ValueError, SyntaxError) as error:
         raise NotelaError(f"{given!r} is no function that can be loaded ({error}); write 'file.py:name'") from error
     return function

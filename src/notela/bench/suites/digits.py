@@ -74,12 +74,12 @@ def pool(part: str) -> tuple[Images, npt.NDArray[np.int64], npt.NDArray[np.float
     return data.images[mine] / 16, data.target[mine], (share[mine] - low) / (high - low)
 
 
-def corrupt(x: Images, name: str, strength: float = 1.0) -> Tensor:
+def corrupt(x: Images, name: str, seed: str, strength: float = 1.0) -> Tensor:
     """Corrupted images (N, 1, H, W), as an 8-bit camera would store them: the same on every machine.
 
     A strength below 1 leaves them part of the way from clean to corrupted.
     """
-    rng = np.random.default_rng(list(name.encode()))
+    rng = np.random.default_rng(list(f"{name} {seed}".encode()))
     corrupted = x + strength * (CORRUPTIONS[name](x, rng) - x)
     stored = (corrupted.clip(0, 1) * 255).round().astype(np.uint8)
     return torch.from_numpy(stored).float()[:, None] / 255
@@ -87,7 +87,7 @@ def corrupt(x: Images, name: str, strength: float = 1.0) -> Tensor:
 
 def _domain(part: str, corruption: str) -> Domain:
     images, classes, share = pool(part)
-    x, y, adapt = corrupt(images, corruption), torch.from_numpy(classes), torch.from_numpy(share < ADAPT)
+    x, y, adapt = corrupt(images, corruption, part), torch.from_numpy(classes), torch.from_numpy(share < ADAPT)
     return Domain(adapt=x[adapt], test=x[~adapt], test_labels=y[~adapt], adapt_labels=y[adapt])
 
 

@@ -62,11 +62,12 @@ def _domain(part: str, corruption: str) -> Domain:
     order = np.random.default_rng(list(f"classes {corruption}".encode())).permutation(10)
     weights = np.ones(10) if part == "source" else 1 / (1 + order)
     count = SOURCE_CANVASES if part == "source" else ADAPT_CANVASES
-    x, y = canvases(images[adapt], classes[adapt], count, weights, f"{part} {corruption} adapt")
-    held_x, held_y = canvases(images[~adapt], classes[~adapt], TEST_CANVASES, weights, f"{part} {corruption} test")
-    return Domain(
-        corrupt(x, corruption, STRENGTH), corrupt(held_x, corruption, STRENGTH), test_labels=held_y, adapt_labels=y
-    )
+    made = []
+    for role, mine, number in (("adapt", adapt, count), ("test", ~adapt, TEST_CANVASES)):
+        seed = f"{part} {corruption} {role}"
+        x, y = canvases(images[mine], classes[mine], number, weights, seed)
+        made.append((corrupt(x, corruption, seed, STRENGTH), y))
+    return Domain(adapt=made[0][0], test=made[1][0], test_labels=made[1][1], adapt_labels=made[0][1])
 
 
 def model() -> nn.Module:
