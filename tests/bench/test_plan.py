@@ -302,7 +302,7 @@ def test_a_domain_of_validation_and_test_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("places", [(("source",), ("south",)), (("north",), ("south", "source"))])
 def test_no_domain_may_be_called_source(places: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
-    with pytest.raises(notela.NotelaError, match="is called 'source', which stands for the source"):
+    with pytest.raises(notela.NotelaError, match="is called 'source', which tables use for something else"):
         make(suite(*places, source=nothing))
 
 
