@@ -95,7 +95,7 @@ def _shown(table: Table) -> RichTable:
     """The first metric of the main table, without the intervals: narrow enough for a terminal."""
     metric = table.columns[0][1]
     mine = [i for i, (_, name) in enumerate(table.columns) if name == metric]
-    shown = RichTable(title=f"{table.heading}: {metric}, %")
+    shown = RichTable(title=f"Test domains: {metric}, %")
     shown.add_column(table.corner)
     for i in mine:
         shown.add_column(table.columns[i][0], justify="right")
