@@ -33,7 +33,6 @@ import torch
 from torch import Tensor, nn
 
 import notela
-from cifar10c_check import CifarResNet
 from notela.bench import plan, runner
 from notela.bench.progress import Progress
 from notela.bench.suite import Loaded, find
@@ -43,6 +42,7 @@ from notela.graph import mutual_affinity, neighbours
 from notela.methods import NOTELA, Preset
 from notela.methods.notela import teacher_step
 from notela.task import cross_entropy, probabilities, votes
+from notela.vision.networks import CifarResNet
 
 AUTHORS = {"graph": {"cpu_s": 16.7, "peak_gb": 3.1}, "refresh": {"cpu_s": 2.8}}  # measured on their released code
 
@@ -153,15 +153,9 @@ def refresh(variant: str) -> dict[str, Any]:
 # ---- epoch
 
 
-def network() -> nn.Module:
-    model = CifarResNet()
-    model.linear = nn.Sequential(nn.Dropout(0.1), nn.Linear(64, 10))  # type: ignore[assignment]
-    return model
-
-
 def epoch(variant: str) -> dict[str, Any]:
     torch.manual_seed(0)
-    model, x = network().eval(), torch.randn(1_920, 3, 32, 32)
+    model, x = CifarResNet().eval(), torch.randn(1_920, 3, 32, 32)
     policy = Preset(NOTELA(1.0, variant, k=15, lambda_=1.0), "norm", 1e-4, "constant", "source", noise=True)  # type: ignore[arg-type]
 
     def ours() -> float:
@@ -179,7 +173,7 @@ def epoch(variant: str) -> dict[str, Any]:
         )
         return clock[2] - clock[1]
 
-    student = network().eval()
+    student = CifarResNet().eval()
     for parameter in student.parameters():
         parameter.requires_grad_(False)
     for layer in student.modules():
@@ -274,7 +268,7 @@ def trial(variant: str) -> dict[str, Any]:
     """What docs/cluster.md multiplies."""
     torch.manual_seed(0)
     if variant == "ResNet-20":
-        net, x = network(), torch.randn(1024, 3, 32, 32)
+        net, x = CifarResNet(), torch.randn(1024, 3, 32, 32)
     else:
         from transformers import EfficientNetConfig, EfficientNetForImageClassification
 

@@ -28,4 +28,4 @@ def test_adapting_a_real_network_to_contrast() -> None:
     assert 0.20 < source < 0.36  # 27.6 % on 2,000 images elsewhere
     assert adabn.history[-1]["evaluation"]["accuracy"] > 0.70  # 78.8 % with batch statistics
     assert student.history[-1]["evaluation"]["accuracy"] > 0.70
-    assert any("no dropout" in note for note in student.notes)
+    assert not any("no dropout" in note for note in student.notes)  # the network has the published one

@@ -1,0 +1,1 @@
+"""Images: the paper's networks, and the corruptions of CIFAR-10-C and ImageNet-C."""
