@@ -20,7 +20,7 @@ from notela.bench.plan import SUPERVISED, Job, code_version
 from notela.bench.suite import Domain, Loaded, Suite, find
 from notela.bench.supervised import with_labels
 from notela.errors import NotelaError
-from notela.evaluation import Predict, predict
+from notela.evaluation import Predict, pick_device, predict
 from notela.loop import adapt
 from notela.metrics import as_array
 
@@ -56,7 +56,11 @@ def run(trial: Trial) -> dict[str, Any]:
             )
     evaluator = suite.evaluator(domain)
     record = start_of_record(job)
-    record["made_with"] = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    record["made_with"] = {
+        "torch": torch.__version__,
+        "device": pick_device(None).type,
+        "threads": torch.get_num_threads(),
+    }
     if job.preset is None:
         epochs, final = [evaluator(Predict(model, domain.classes))], model
     else:
