@@ -39,7 +39,7 @@ def run(
     folder = Path("results") / Path(suite).stem if to is None else to
     start, failures = time.monotonic(), []
     if tables_only:
-        tables = report.write(folder)
+        tables = _report(folder)
     else:
         try:
             where = _engine(engine, workers, address, cpus, gpus)
@@ -53,7 +53,7 @@ def run(
                     seeds=seeds,
                     retry_failed=retry_failed,
                 )
-                tables = report.write(folder)
+                tables = _report(folder)
         except KeyboardInterrupt:
             Console(stderr=True).print(
                 f"\nStopped. Finished runs are kept in {folder}; the same command goes on from there.", highlight=False
@@ -71,6 +71,11 @@ def run(
         more = f" ({len(failures)} in all)" if len(failures) > 10 else ""
         console.print(f"Failed runs are recorded and left out{more}; --retry-failed runs them again.", highlight=False)
         raise SystemExit(1)
+
+
+def _report(folder: Path) -> list[Table]:
+    with Console(stderr=True).status("making tables and figures"):
+        return report.write(folder)
 
 
 def _engine(name: str, workers: int | None, address: str | None, cpus: int, gpus: float) -> Engine:

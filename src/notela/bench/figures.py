@@ -33,7 +33,7 @@ COLOURS = {
 }
 # Every run of the same records writes the same bytes.
 _STYLE: Any = {"svg.hashsalt": "notela", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False}
-_STYLE |= {"axes.spines.right": False, "figure.dpi": 110, "savefig.bbox": "tight"}
+_STYLE |= {"axes.spines.right": False, "figure.dpi": 110}
 
 
 def everything(results: Results) -> dict[str, Figure]:
@@ -48,6 +48,8 @@ def write(figure: Figure, stem: Path) -> None:
     """As .svg and .png."""
     with mpl.rc_context(_STYLE):
         FigureCanvasAgg(figure)
+        figure.draw_without_rendering()  # lays everything out: once, not for each format
+        figure.set_layout_engine("none")
         with replacing(stem.with_suffix(".svg")) as aside:
             figure.savefig(aside, format="svg", metadata={"Date": None})
         with replacing(stem.with_suffix(".png")) as aside:
