@@ -278,6 +278,10 @@ def test_validation_and_test_may_not_share_data_under_two_names(small: Path, tmp
     root = shutil.copytree(small.parent, tmp_path / "suite")
     path = root / small.name
     path.write_text(path.read_text().replace('pond = "pond"', 'lake = "hill"'))
+    with pytest.raises(NotelaError, match="lake and hill in .* are the same folder"):
+        bench(str(path), tmp_path / "out", Here(), methods=["tent"], trials=1, seeds=1)
+    shutil.copytree(root / "hill", root / "copy")
+    path.write_text(path.read_text().replace('lake = "hill"', 'lake = "copy"'))
     with pytest.raises(NotelaError, match="lake and hill hold the same data"):
         bench(str(path), tmp_path / "out", Here(), methods=["tent"], trials=1, seeds=1)
     path.write_text(path.read_text().replace('hill = "hill"', 'source = "hill"'))
@@ -294,7 +298,8 @@ def test_failed_runs_are_listed_kept_and_retried_on_request(
     real = trial.adapt
     monkeypatch.setattr(trial, "adapt", _breaking(lambda s: s["seed"] == 1 and s["method"].method.name == "tent"))
     failures = bench(str(small), tmp_path, Here(), methods=METHODS, trials=2, seeds=2)
-    assert sorted(failures) == [f"tent on {d}, seed 1: the loss became nan" for d in ("hill", "pond", "wood")]
+    expected = [f"tent on {d}, seed 1: the loss became nan" for d in ("hill", "pond", "wood")]
+    assert sorted(failures) == [(text, False) for text in expected]
     report.write(tmp_path)
     row = next(line for line in tables(tmp_path)["test.md"].splitlines() if line.startswith("| TENT"))
     assert row.count("†") == 6  # pond, wood, average, each in two metrics
@@ -489,7 +494,7 @@ def test_a_ray_cluster_that_loses_a_node_gives_the_same_bits(small: Path, undist
         (('["a", "b", "c"]', '["a", "b"]'), "is no class of the model (a, b)"),
         (('["a", "b", "c"]', '["a", "a", "c"]'), "classes must be a list of different names"),
         (('["a", "b", "c"]', '"classes.txt"'), "cannot be read: No such file"),
-        (("model.py:build", "model.py:bild"), "'model.py:bild' is no function that can be loaded"),
+        (("model.py:build", "model.py:bild"), "'model.py:bild' cannot be loaded"),
         (("model.py:build", "model.py:prepare"), "must be a function without arguments"),
         (('["a", "b", "c"]', '["a", "b", "c", "d"]'), "the model has 3 outputs and the class list 4 names"),
         (('hill = "hill"', "hill = 3"), "hill = 3 in"),
@@ -498,7 +503,7 @@ def test_a_ray_cluster_that_loses_a_node_gives_the_same_bits(small: Path, undist
         (("model.safetensors", "nothing.safetensors"), "nothing.safetensors cannot be loaded"),
         (('hill = "hill"', 'hill = "hole"'), "hole is not a folder"),
         (('hill = "hill"', ""), "[validation] in"),
-        (('hill = "hill"', 'pond = "pond"'), "'pond' is a validation domain and a test domain"),
+        (('hill = "hill"', 'pond = "hill"'), "'pond' is a validation domain and a test domain"),
         (("epochs = 3", "seed = 3"), "settings in"),
         (("[test]", "[test"), "cannot be read as TOML"),
     ],
@@ -520,6 +525,36 @@ def test_a_broken_file_is_named(small: Path, tmp_path: Path) -> None:
     (root / "hill" / "0.npy").write_bytes(b"not an array")
     with pytest.raises(NotelaError, match=r"hill/0.npy cannot be prepared \(ValueError.*repair or remove it"):
         bench(str(root / small.name), tmp_path / "out", Here(), methods=["tent"], trials=1, seeds=1)
+
+
+def test_a_model_s_code_is_part_of_its_fingerprint_and_may_import_what_lies_beside_it(tmp_path: Path) -> None:
+    code = (
+        "from torch import nn\nfrom beside import WIDTH\n"
+        "class Net(nn.Linear):\n    def forward(self, x): return super().forward(x){}\n"
+        "def build():\n    net = Net(6, WIDTH, bias=False)\n    nn.init.ones_(net.weight)\n    return net\n"
+        "def prepare(path):\n    import numpy\n    return numpy.load(path)\n"
+    )
+    prints = []
+    for number, ending in enumerate(("", "", " * 2")):
+        root = tmp_path / str(number)
+        root.mkdir()
+        path = write_suite(root, "multilabel")
+        (root / "beside.py").write_text("WIDTH = 3\n")
+        (root / "model.py").write_text(code.format(ending))
+        path.write_text(path.read_text().replace('weights = "model.safetensors"\n', ""))
+        prints.append(Loaded(suite.find(str(path))).model_fingerprint)
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_runs_that_a_worker_lost_are_counted_on_the_page(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = _breaking(lambda s: s["seed"] == 1 and s["method"].method.name == "tent", cause=OSError("disk full"))
+    monkeypatch.setattr(trial, "adapt", fails)
+    failures = bench(str(small), tmp_path, Here(), methods=METHODS, trials=2, seeds=2)
+    assert [failure.unexpected for failure in failures] == [True] * 3
+    assert "3 runs failed for reasons that are not their method's doing" in report.write(tmp_path)[0].notes[-1]
+    assert (tmp_path / "unfinished").is_dir()
 
 
 def test_too_few_examples_for_a_metric_are_known_before_the_search(small: Path, tmp_path: Path) -> None:

@@ -536,7 +536,7 @@ def test_an_incomplete_folder_says_how_many_runs_are_missing(stage: str, gone: i
     for lines in of.lines.values():
         lines[:] = [line for line in lines if json.loads(line)["key"] not in without]
     of.write()
-    with pytest.raises(notela.NotelaError, match=rf"^{gone} runs? ha.* no record in .*`notela bench made-up --to"):
+    with pytest.raises(notela.NotelaError, match=rf"^{gone} runs? ha.* no record in .*`notela bench made-up` again"):
         Results(tmp_path)
 
 

@@ -99,6 +99,19 @@ def test_threads_are_a_run_s_own_and_a_worker_s_environment_says_so() -> None:
     assert os.getpid() not in {pid for *_, pid in seen}
 
 
+def test_ctrl_c_while_a_worker_is_being_started_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = multiprocessing.context.SpawnProcess.start
+
+    def interrupted(process: multiprocessing.context.SpawnProcess) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        start(process)
+
+    monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), Local(1) as engine:
+        list(engine.map(square, [1, 2]))
+    assert not multiprocessing.active_children()
+
+
 def test_by_default_there_is_a_worker_for_every_core() -> None:
     assert Local().slots == cores()
     assert Local(cpus=10**6).slots == 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from notela.bench import report
+from notela.bench import plan, report
 from notela.bench.progress import duration
 from notela.bench.runner import bench, only_one
 from notela.bench.tables import Table
@@ -38,44 +39,42 @@ def run(
     console = Console()
     folder = Path("results") / Path(suite).stem if to is None else to
     start, failures = time.monotonic(), []
+    where, points = _engine(engine, workers, address, cpus, gpus), _number_of_trials(trials)
     if tables_only:
-        tables = _report(folder)
-    else:
-        try:
-            where = _engine(engine, workers, address, cpus, gpus)
-            with only_one(folder):
+        plan.read(folder / "protocol.json")  # says so if nothing was run there
+    try:
+        with only_one(folder):
+            if not tables_only:
                 failures = bench(
                     suite,
                     folder,
                     where,
                     methods=None if methods is None else [name.strip() for name in methods.split(",")],
-                    trials=_number_of_trials(trials),
+                    trials=points,
                     seeds=seeds,
                     retry_failed=retry_failed,
                 )
-                tables = _report(folder)
-        except KeyboardInterrupt:
-            Console(stderr=True).print(
-                f"\nStopped. Finished runs are kept in {folder}; the same command goes on from there.", highlight=False
-            )
-            raise SystemExit(130) from None
+            with Console(stderr=True).status("making tables and figures"):
+                tables = report.write(folder)
+    except KeyboardInterrupt:
+        Console(stderr=True).print(
+            f"\nStopped. Finished runs are kept in {folder}; the same command goes on from there.", highlight=False
+        )
+        raise SystemExit(130) from None
     console.print(_shown(tables[0]))
     console.print(
         f"Intervals, hindsight, ceiling, ablation and figures: {folder}/README.md "
         f"({duration(time.monotonic() - start)})",
         highlight=False,
     )
-    for failure in failures[:10]:
-        console.print(f"failed: {failure}", highlight=False, markup=False)
-    if failures:
-        more = f" ({len(failures)} in all)" if len(failures) > 10 else ""
-        console.print(f"Failed runs are recorded and left out{more}; --retry-failed runs them again.", highlight=False)
+    counts = Counter(failures)
+    for failure, times in list(counts.items())[:10]:
+        console.print(f"failed{f' {times} times' if times > 1 else ''}: {failure.text}", highlight=False, markup=False)
+    if len(counts) > 10:
+        console.print(f"... {len(failures)} failed runs in all; the others are in the records.", highlight=False)
+    if any(failure.unexpected for failure in failures):
+        console.print("Not all of this was the methods' own doing; --retry-failed runs it again.", highlight=False)
         raise SystemExit(1)
-
-
-def _report(folder: Path) -> list[Table]:
-    with Console(stderr=True).status("making tables and figures"):
-        return report.write(folder)
 
 
 def _engine(name: str, workers: int | None, address: str | None, cpus: int, gpus: float) -> Engine:

@@ -89,6 +89,8 @@ class Results:
     def __init__(self, folder: Path) -> None:
         self.protocol = plan.read(folder / "protocol.json")
         self._records = validation_records(folder, self.protocol), test_records(folder, self.protocol)
+        self.unexpected = 0
+        """Runs that failed for reasons that are not their method's doing."""
         self._check_complete(folder, self.protocol.search(), self._records[0])
         self.choices = select(self.protocol, self._records[0])
         self.chosen: dict[str, Preset] = {method: choice.preset for method, choice in self.choices.items()}
@@ -97,12 +99,14 @@ class Results:
         self.ablation = self.protocol.ablation("notela", self.chosen["notela"]) if "notela" in self.chosen else {}
 
     def _check_complete(self, folder: Path, jobs: Sequence[Job], records: Records) -> None:
-        missing = len({job.key for job in jobs if records.get(job.key) is None})
+        found = {job.key: records.get(job.key) for job in jobs}
+        missing = sum(record is None for record in found.values())
         if missing:
             raise NotelaError(
-                f"{missing} runs have no record in {folder} yet, or were made with other code or data; "
-                f"`notela bench {self.protocol.suite} --to {folder}` makes them"
+                f"{missing} runs have no record in {folder} yet, or were made with other code or data; run the same "
+                f"`notela bench {self.protocol.suite}` again to make them"
             )
+        self.unexpected += sum("unexpected" in record for record in found.values() if record is not None)
 
     @property
     def methods(self) -> list[str]:

@@ -12,6 +12,7 @@ import contextlib
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
@@ -20,13 +21,20 @@ from notela import metrics
 from notela.bench import plan, trial
 from notela.bench.plan import SOURCE, Job, Protocol
 from notela.bench.progress import Progress
-from notela.bench.records import Records
+from notela.bench.records import Record, Records
 from notela.bench.select import select
 from notela.bench.suite import Domain, Loaded, Suite, find
 from notela.classifier import floating_type, split_output, to_model
 from notela.data import Unlabelled
 from notela.engines import Engine
 from notela.errors import NotelaError
+
+
+class Failure(NamedTuple):
+    """A run that failed, in a sentence, and whether that was not its method's doing."""
+
+    text: str
+    unexpected: bool
 
 
 def bench(
@@ -38,8 +46,8 @@ def bench(
     trials: int | None = 24,
     seeds: int = 5,
     retry_failed: bool = False,
-) -> list[str]:
-    """Run whatever of a suite's comparison is not recorded in `folder` yet. Returns what failed, a line each.
+) -> list[Failure]:
+    """Run whatever of a suite's comparison is not recorded in `folder` yet. Returns what failed.
 
     One process at a time: hold `only_one(folder)`.
     """
@@ -67,7 +75,7 @@ def bench(
             runner.run("validation", repeats, validation)
             runner.run("test", tests, test_records(folder, protocol))
         protocol.write(folder / "protocol.json")
-        if not runner.failures:
+        if not any(failure.unexpected for failure in runner.failures):
             shutil.rmtree(unfinished, ignore_errors=True)
     return runner.failures
 
@@ -77,7 +85,7 @@ def look_at(protocol: Protocol, loaded: Loaded, domains: Iterable[str]) -> None:
     for name in domains:
         domain, found = loaded.domain(name)
         for other, its in protocol.domains.items():
-            if its == found and (other in protocol.validation) != (name in protocol.validation):
+            if its == found and name != SOURCE and (other in protocol.validation) != (name in protocol.validation):
                 raise NotelaError(
                     f"{name} and {other} hold the same data, and one is for validation: settings would be chosen on "
                     "the labels they are tested on"
@@ -126,7 +134,7 @@ class _Runner:
     def __init__(self, unfinished: Path, engine: Engine, progress: Progress, retry_failed: bool) -> None:
         self._unfinished, self._engine, self._progress = unfinished.resolve(), engine, progress
         self._retry_failed = retry_failed
-        self.failures: list[str] = []
+        self.failures: list[Failure] = []
 
     def run(self, stage: str, jobs: Sequence[Job], records: Records) -> None:
         """Run the jobs that have no record yet, and those that failed if that is wanted."""
@@ -138,7 +146,7 @@ class _Runner:
                 waiting.append(job)
             elif "error" in record:
                 failed += 1
-                self._fail(job, record["error"])
+                self._fail(job, record)
             else:
                 finished += 1
         self._progress.stage(stage, waiting, finished, failed)
@@ -150,13 +158,14 @@ class _Runner:
                 record = {**trial.start_of_record(job), "error": outcome.error, "unexpected": outcome.trace or True}
             records.append({**record, "seconds": round(outcome.seconds, 2)})
             if "error" in record:
-                self._fail(job, record["error"])
-            else:
+                self._fail(job, record)
+            if "unexpected" not in record:
                 trial.forget(self._unfinished, job)
             self._progress.ended(job, outcome.seconds, failed="error" in record)
 
-    def _fail(self, job: Job, error: str) -> None:
-        self.failures.append(f"{job.method} on {job.domain}, seed {job.seed}: {error}")
+    def _fail(self, job: Job, record: Record) -> None:
+        text = f"{job.method} on {job.domain}, seed {job.seed}: {record['error']}"
+        self.failures.append(Failure(text, "unexpected" in record))
 
 
 def _check_search(protocol: Protocol, validation: Records, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ class Domain:
     """Unlabelled inputs: anything that `notela.adapt` takes."""
     test: Any
     test_labels: Any
-    adapt_labels: Any = None
+    adapt_labels: Any
     """Read by the supervised ceiling alone, which every table marks."""
     classes: Sequence[int] | None = None
     """The classes that can occur here, where a model knows more."""
@@ -45,7 +46,7 @@ class Domain:
         for rows in (self.adapt, self.test):
             digest.update(Unlabelled(rows).fingerprint().encode())
         for labels in (self.test_labels, self.adapt_labels):
-            digest.update(b"none" if labels is None else np.ascontiguousarray(as_array(labels)).tobytes())
+            digest.update(np.ascontiguousarray(as_array(labels)).tobytes())
         return digest.hexdigest()[:16]
 
 
@@ -89,8 +90,10 @@ class Loaded:
 
     @cached_property
     def model_fingerprint(self) -> str:
-        """A hash of its layers and weights."""
-        return fingerprint(self.model) + self.suite.identity
+        """A hash of its layers, its weights and the code of layers that are not torch's own."""
+        files = {_file_of(type(layer)) for layer in self.model.modules()} - {""}
+        code = hashlib.sha256(b"".join(Path(file).read_bytes() for file in sorted(files))).hexdigest()[:8]
+        return fingerprint(self.model) + (code if files else "") + self.suite.identity
 
     def domain(self, name: str) -> tuple[Domain, str]:
         """A domain and its fingerprint; "source" is the source's own held-out data."""
@@ -101,6 +104,14 @@ class Loaded:
             domain = places[name]()
             self._domain = name, domain, domain.fingerprint()
         return self._domain[1:]
+
+
+def _file_of(kind: type) -> str:
+    """Where a layer's class is written, unless that is torch."""
+    try:
+        return "" if kind.__module__.startswith("torch.") else inspect.getsourcefile(kind) or ""
+    except (TypeError, OSError):  # made in a notebook or by a compiler
+        return ""
 
 
 def names() -> list[str]:

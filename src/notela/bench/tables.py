@@ -236,9 +236,14 @@ def settings(results: Results) -> list[str]:
     ]
     notes += [
         f"{title(method)}: no candidate survived the search."
-        for method in results.protocol.methods
+        for method in results.protocol.rows
         if method not in results.chosen
     ]
+    if results.unexpected:
+        notes.append(
+            f"{results.unexpected} runs failed for reasons that are not their method's doing (†); `--retry-failed` "
+            "runs them again."
+        )
     return notes
 
 

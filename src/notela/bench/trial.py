@@ -25,7 +25,7 @@ from notela.loop import adapt
 from notela.metrics import as_array
 
 CHECKPOINT_SECONDS = 20.0
-"""What a killed run may lose; shorter runs write no checkpoint, which would cost them several per cent."""
+"""Checkpoints are written after an epoch, but not more often: shorter runs would pay several per cent for them."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SHOWN_CLASSES = 12
 
@@ -66,8 +66,6 @@ def run(trial: Trial) -> dict[str, Any]:
     else:
         preset = job.preset
         if job.method == SUPERVISED:
-            if domain.adapt_labels is None:
-                raise NotelaError(f"{job.domain} has no labels for its adaptation set: no supervised ceiling")
             preset = with_labels(preset, domain.adapt_labels)
         try:
             with _unfinished(trial) as folder:
@@ -112,11 +110,22 @@ def _unfinished(trial: Trial) -> Iterator[Path]:
         root.mkdir(exist_ok=True)
     path = root / trial.job.key
     with FileLock(root / f"{trial.job.key}.lock"):
-        yield path
-        if not shared and path.exists():
-            gone = path.with_suffix(".done")  # renamed first: half a folder could not be resumed
-            os.replace(path, gone)
-            shutil.rmtree(gone, ignore_errors=True)
+        try:
+            yield path
+        except NotelaError as error:
+            if error.__cause__ is None and not shared:
+                _discard(path)
+            raise
+        if not shared:
+            _discard(path)
+
+
+def _discard(path: Path) -> None:
+    """Renamed first: half a folder could not be resumed."""
+    gone = path.with_suffix(".done")
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(path, gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def forget(folder: Path, job: Job) -> None:

@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from typing import Any
 
 from notela.engines import Outcome, attempt, cores, failure
@@ -49,8 +49,7 @@ class Local:
             while True:
                 while len(busy) < self.slots and (turn := again.pop() if again else next(fresh, None)) is not None:
                     if not idle:
-                        idle.append(_Worker(self._cpus))
-                        self._workers.append(idle[-1])
+                        idle.append(_Worker(self._cpus, self._workers))
                     worker, (item, tries) = idle.pop(), turn
                     busy[worker.pipe] = worker, item, tries
                     with contextlib.suppress(OSError):  # dead already: wait() finds out
@@ -85,11 +84,12 @@ class Local:
 
 
 class _Worker:
-    def __init__(self, cpus: int) -> None:
+    def __init__(self, cpus: int, colleagues: list[_Worker]) -> None:
         self.pipe, theirs = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(theirs, cpus))
         with _environment(dict.fromkeys(_THREADS, str(cpus))), _deaf_to_ctrl_c():
             self.process.start()
+            colleagues.append(self)
         theirs.close()
 
     def stop(self) -> None:
@@ -100,6 +100,7 @@ class _Worker:
 
 def _serve(pipe: connection.Connection, cpus: int) -> None:
     """A worker's life: items in, outcomes out, until the pipe closes or the parent dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
@@ -125,15 +126,17 @@ def _end_with_parent() -> None:
 
 @contextlib.contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Ctrl-C reaches the whole group; a child that is born deaf to it leaves the decision to its parent."""
-    if threading.current_thread() is not threading.main_thread():  # only there may signals be set
+    """Ctrl-C reaches the whole group; a child that is born deaf to it leaves the decision to its parent, who hears it
+    when this ends."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # starting that would end the deafness
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

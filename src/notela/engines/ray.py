@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from notela.engines import Outcome, attempt
 from notela.errors import NotelaError, check_at_least, check_integer
+
+RECOUNT = 10.0
+"""Seconds after which nodes that came or went are noticed."""
 
 
 class Ray:
@@ -67,7 +71,7 @@ class Ray:
         """Outcomes of work on items, in the order in which they finish."""
         ray = self._ray
         task = ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_retries=self._retries)(attempt)
-        waiting = iter(items)
+        waiting, counted = iter(items), time.monotonic()
         pending: dict[Any, Any] = {}
         try:
             while True:
@@ -77,9 +81,10 @@ class Ray:
                 if not pending:
                     return
                 self.running = min(len(pending), self.slots)
-                ready, _ = ray.wait(list(pending), num_returns=1, timeout=10)
+                ready, _ = ray.wait(list(pending), num_returns=1, timeout=RECOUNT)
+                if time.monotonic() - counted > RECOUNT:
+                    self.slots, counted = self._count_slots(), time.monotonic()
                 if not ready:
-                    self.slots = self._count_slots()
                     continue
                 done = ready[0]
                 item = pending.pop(done)

@@ -28,11 +28,13 @@ import csv
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 import tomllib
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -73,6 +75,10 @@ def read(path: Path) -> Suite:
     for key in sorted(settings.keys() - {"epochs", "batch_size"}):
         raise NotelaError(f"settings in {path} has {key!r}; the grid searches everything but epochs and batch_size")
     root, task = path.resolve().parent, content["task"]
+    for name, folder in content["test"].items():
+        for other, same in content["validation"].items():
+            if (root / folder).resolve() == (root / same).resolve():
+                raise NotelaError(f"{name} and {other} in {path} are the same folder, and one is for validation")
     names = _class_names(content["classes"], root)
     prepare = _preprocessing(content["preprocess"], root)
     place = partial(_domain, task=task, names=names, prepare=prepare)
@@ -207,10 +213,12 @@ def _image(path: Path, size: list[int], mean: list[float] | float = 0.0, std: li
 
 
 def _model(given: str, weights: str | None, root: Path) -> nn.Module:
+    build = _function(given, root)
     try:
-        net = _function(given, root)()
+        inspect.signature(build).bind()
     except TypeError as error:
         raise NotelaError(f"model = {given!r} must be a function without arguments ({error})") from error
+    net = build()
     if not isinstance(net, nn.Module):
         raise NotelaError(f"model = {given!r} returned a {type(net).__name__}; expected a torch.nn.Module")
     if weights is not None:
@@ -236,16 +244,22 @@ def _function(given: Any, root: Path) -> Callable[..., Any]:
     """A function from "file.py:name" (beside the TOML file) or "package.module:name"."""
     place, _, name = str(given).partition(":")
     try:
-        if place.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(f"notela_custom_{Path(place).stem}", root / place)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[spec.name] = module  # dataclasses look themselves up there
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(place)
+        module = _module(root / place) if place.endswith(".py") else importlib.import_module(place)
         function: Callable[..., Any] = getattr(module, name)
     except (ImportError, OSError, AttributeError, ValueError, SyntaxError) as error:
-        raise NotelaError(f"{given!r} is no function that can be loaded ({error}); write 'file.py:name'") from error
+        raise NotelaError(f"{given!r} cannot be loaded ({error}); expected 'file.py:function'") from error
     return function
+
+
+@cache
+def _module(path: Path) -> ModuleType:
+    """A user's file as a module, run once; it may import files beside it."""
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(f"notela_custom_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
