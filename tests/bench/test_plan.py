@@ -201,7 +201,7 @@ def test_stages_run_what_they_should() -> None:
     assert {job.seed for job in of.search()} == {0}
     for stage, domains in ((of.repeats(chosen), of.validation), (of.tests(chosen), of.test)):
         adapted = [(job.domain, str(job.settings), job.seed) for job in stage if job.preset is not None]
-        variants = [*chosen.values(), *of.ablation("notela", chosen["notela"]).values()]
+        variants = [*chosen.values(), *plan.ablation(chosen["notela"]).values()]
         assert sorted(adapted) == sorted(itertools.product(domains, settings(variants), range(3)))
     asis = [job.domain for job in of.tests(chosen) if job.preset is None]
     assert asis == ["south", "east", SOURCE]
@@ -218,19 +218,19 @@ def test_probabilities_are_kept_of_the_first_seed_off_validation() -> None:
 def test_ablation_removes_one_ingredient_at_a_time() -> None:
     of = protocol()
     full = noisy(of)
-    without = {name: variant.settings() for name, variant in of.ablation("notela", full).items()}
+    without = {name: variant.settings() for name, variant in plan.ablation(full).items()}
     assert without == {
         "dropout": full.settings() | {"noise": False},
         "softness": full.settings() | {"alpha": 0.0},
         "Laplacian": full.settings() | {"lambda_": 0.0},
     }
-    assert of.ablation("dropout_student", methods.preset("dropout_student", "image")) == {}
+    assert plan.ablation(methods.preset("dropout_student", "image")) == {}
 
 
 def noisy(of: Protocol) -> Preset:
     """A candidate of NOTELA whose ablation is neither itself nor another candidate."""
     candidates = of.candidates("notela")
-    return next(p for p in candidates if p.noise and not {*of.ablation("notela", p).values()} & {*candidates})
+    return next(p for p in candidates if p.noise and not {*plan.ablation(p).values()} & {*candidates})
 
 
 @pytest.mark.parametrize(

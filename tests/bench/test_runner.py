@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import random
@@ -186,6 +187,17 @@ def test_a_record_is_what_adapt_gives(small: Path, undisturbed: Path) -> None:
     )
     for name in ("map", "cmap", "auroc", "top1"):
         assert record["evaluation"][name] == [round(epoch["evaluation"][name], 6) for epoch in result.history]
+
+
+def test_the_list_of_candidates_shows_why_each_was_chosen(undisturbed: Path) -> None:
+    with open(undisturbed / "tables" / "search.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for method in (*METHODS, "supervised"):
+        scores = [float(row["validation_map"]) for row in rows if row["method"] == method]
+        chosen = [row for row in rows if row["method"] == method and row["chosen"] == "1"]
+        assert len(scores) == 2
+        assert [float(row["validation_map"]) for row in chosen] == [max(scores)]
+        assert ("learning_rate" in chosen[0]["settings"]) == (method != "adabn")
 
 
 def test_a_second_command_repeats_nothing(small: Path, undisturbed: Path, tmp_path: Path) -> None:

@@ -139,18 +139,8 @@ class Protocol:
     def _repeats(self, domains: Iterable[str], chosen: Mapping[str, Preset]) -> Iterator[Job]:
         for domain in domains:
             for method, preset in chosen.items():
-                for variant in {method: preset, **self.ablation(method, preset)}.values():
+                for variant in (preset, *ablation(preset).values()):
                     yield from (self.job(domain, method, variant, seed) for seed in range(self.seeds))
-
-    def ablation(self, method: str, preset: Preset) -> dict[str, Preset]:
-        """NOTELA with one ingredient removed (paper, table of ablations)."""
-        if not isinstance(preset.method, NOTELA):
-            return {}
-        return {
-            "dropout": replace(preset, noise=False),
-            "softness": replace(preset, method=replace(preset.method, alpha=0.0)),
-            "Laplacian": replace(preset, method=replace(preset.method, lambda_=0.0)),
-        }
 
     def count(self) -> int:
         """All runs of all stages; what is known before anything is chosen."""
@@ -216,6 +206,17 @@ def make(
         has_source_data=suite.source is not None,
         code={name: code_version(name) for name in (SOURCE, SUPERVISED, *wanted)},
     )
+
+
+def ablation(preset: Preset) -> dict[str, Preset]:
+    """NOTELA with one ingredient removed (paper, table of ablations); nothing for other methods."""
+    if not isinstance(preset.method, NOTELA):
+        return {}
+    return {
+        "dropout": replace(preset, noise=False),
+        "softness": replace(preset, method=replace(preset.method, alpha=0.0)),
+        "Laplacian": replace(preset, method=replace(preset.method, lambda_=0.0)),
+    }
 
 
 def grid(method: str) -> tuple[Preset, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import replace
 from pathlib import Path
 
 from notela.bench import figures, tables
-from notela.bench.results import Results
+from notela.bench.results import Results, varied
 from notela.bench.tables import Table
 from notela.runs import replacing
 
@@ -20,6 +22,7 @@ def write(folder: Path) -> list[Table]:
     for table in made:
         for ending, writer in tables.WRITERS.items():
             _write(folder / "tables" / f"{table.name}.{ending}", writer(table))
+    _write(folder / "tables" / "search.csv", _search(results))
     drawn = figures.everything(results)
     for name, figure in drawn.items():
         figures.write(figure, folder / "figures" / name)
@@ -34,6 +37,19 @@ def write(folder: Path) -> list[Table]:
         page += ["", f"## Figure: {name}", "", f"![{name}](figures/{name}.png)", "", text]
     _write(folder / "README.md", "\n".join(page) + "\n")
     return made
+
+
+def _search(results: Results) -> str:
+    """Every candidate that survived the search: score (one seed, mean over the validation domains) and settings."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["method", "chosen", f"validation_{results.protocol.metrics[0]}", "settings"])
+    for method in results.protocol.rows:
+        for preset, score in results.searched(method):
+            values = preset.settings()
+            told = "; ".join(f"{name} {values[name]}" for name in varied(method))
+            writer.writerow([method, int(preset == results.chosen.get(method)), f"{score:.2f}", told])
+    return out.getvalue()
 
 
 def _write(path: Path, text: str) -> None:

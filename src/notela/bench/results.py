@@ -96,7 +96,7 @@ class Results:
         self.chosen: dict[str, Preset] = {method: choice.preset for method, choice in self.choices.items()}
         self._check_complete(folder, self.protocol.repeats(self.chosen), self._records[0])
         self._check_complete(folder, self.protocol.tests(self.chosen), self._records[1])
-        self.ablation = self.protocol.ablation("notela", self.chosen["notela"]) if "notela" in self.chosen else {}
+        self.ablation = plan.ablation(self.chosen["notela"]) if "notela" in self.chosen else {}
 
     def _check_complete(self, folder: Path, jobs: Sequence[Job], records: Records) -> None:
         found = {job.key: records.get(job.key) for job in jobs}
