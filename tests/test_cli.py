@@ -47,11 +47,16 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["bench", "digit"], "there is no suite 'digit'; choose one of digits, digits-multi"),
+        (["bench", "digit"], "there is no suite 'digit'; choose one of cifar10c, digits, digits-multi"),
         (["bench", "digits", "--trials", "few"], "trials='few' must be a whole number"),
         (["bench", "digits", "--engine", "ray", "--workers", "3"], "workers=3 is for the local engine"),
         (["bench", "digits", "--gpus", "1"], "address and gpus are for --engine ray"),
         (["bench", "digits", "--methods", "tent,tint"], "method='tint' is not one of"),
+        (["bench", "digits", "--set", "images"], "--set images is not of the form NAME=VALUE"),
+        (["bench", "digits", "--data", "x"], "the suite digits has no option 'data'; it takes none"),
+        (["bench", "cifar10c", "--trials", "3"], "cifar10c has no validation domains"),
+        (["bench", "cifar10c", "--data", "nowhere"], "nowhere/resnet20.pt does not exist: put the one from"),
+        (["bench", "ponds.toml", "--set", "images=3"], "ponds.toml takes no options"),
         (["bench", "digits", "--tables-only"], "protocol.json does not exist: nothing was run"),
     ],
 )

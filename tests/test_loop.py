@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import balanced_accuracy_score
 from torch import Tensor, nn
 
 import notela
@@ -120,7 +121,9 @@ def test_ready_made_evaluator(
     last = result.history[-1]["evaluation"]
     if task == "singlelabel":
         chosen = torch.tensor(kept)[p.argmax(1)]
-        assert last == {"accuracy": pytest.approx((chosen == labels).float().mean().item())}
+        assert set(last) == {"accuracy", "per_class"}
+        assert last["accuracy"] == pytest.approx((chosen == labels).float().mean().item())
+        assert last["per_class"] == pytest.approx(balanced_accuracy_score(labels, chosen))
     else:
         assert set(last) == {"map", "cmap", "auroc", "top1"}
         assert last["map"] == pytest.approx(notela.metrics.mean_average_precision(p, labels[:, kept]), abs=1e-6)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import notela
+from notela.errors import NotelaError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,13 +27,18 @@ class EngineName(StrEnum):
 
 def main() -> None:
     """The entry point: a user's mistake is one sentence, not a traceback."""
-    from notela.errors import NotelaError
-
     try:
         app()
     except NotelaError as error:
         typer.echo(f"notela: {error}", err=True)
         raise SystemExit(2) from None
+
+
+def _named(option: str) -> tuple[str, str]:
+    name, separator, value = option.partition("=")
+    if not separator or not name:
+        raise NotelaError(f"--set {option} is not of the form NAME=VALUE")
+    return name, value
 
 
 def _version(wanted: bool) -> None:
@@ -71,10 +77,23 @@ def bench(
     to: Annotated[
         Path | None, typer.Option(help="Folder of records, tables and figures.", show_default="results/SUITE")
     ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The suite's folder of data and checkpoints.", metavar="FOLDER")
+    ] = None,
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of the suite; may be repeated.", metavar="NAME=VALUE")
+    ] = None,
     trials: Annotated[
-        str, typer.Option(help="Points of each method's grid to try: a number, or 'all'.", metavar="NUMBER|all")
-    ] = "24",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of what was chosen, for the intervals.")] = 5,
+        str | None,
+        typer.Option(
+            help="Points of each method's grid to try: a number, 'all', or 'none' for the published settings.",
+            metavar="NUMBER|all|none",
+            show_default="24, or none where there are no validation domains",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs of what was chosen, for the intervals.", show_default="the suite's")
+    ] = None,
     methods: Annotated[str | None, typer.Option(help="Some methods only: tent,notela.")] = None,
     engine: Annotated[EngineName, typer.Option(help="Processes of this machine, or a Ray cluster.")] = EngineName.local,
     workers: Annotated[
@@ -99,15 +118,21 @@ def bench(
 
       notela bench digits-multi --trials all --workers 8
 
+      notela bench cifar10c --data data/cifar10 --set network=resnet56 --set severity=3
+
       notela bench ponds.toml --to results/ponds --methods adabn,tent,notela
 
       notela bench digits --engine ray --address auto --cpus 2
     """
     from notela.bench.command import run
 
+    chosen = dict(_named(option) for option in options or ())
+    if data is not None:
+        chosen["data"] = data
     run(
         suite,
         to,
+        options=chosen,
         trials=trials,
         seeds=seeds,
         methods=methods,

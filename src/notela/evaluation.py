@@ -58,8 +58,8 @@ class Evaluator:
     """Labelled data of the target, for watching a run: `adapt(..., evaluator=Evaluator(x, y, task=...))`.
 
     labels: class numbers (N,) for "singlelabel", 0/1 (N, C) for "multilabel", in the model's full set of classes,
-    whatever `classes` the run keeps. Single-label: accuracy. Multi-label: map, cmap, auroc and top1, as far as the
-    labels define them (cmap needs a class with at least 5 positives).
+    whatever `classes` the run keeps. Single-label: accuracy, per_class (its mean over classes). Multi-label: map,
+    cmap, auroc and top1, as far as the labels define them (cmap needs a class with at least 5 positives).
     """
 
     def __init__(self, data: Any, labels: Any, *, task: Task, key: str | None = None) -> None:
@@ -83,7 +83,7 @@ class Evaluator:
             if missing:
                 raise NotelaError(f"the evaluator's labels hold class {missing[0]}, which classes does not keep")
             labels = np.array([place[c] for c in labels.tolist()])
-        wanted = ["accuracy"] if self._task == "singlelabel" else metrics.defined(labels)
+        wanted = ["accuracy", "per_class"] if self._task == "singlelabel" else metrics.defined(labels)
         if not wanted:
             raise NotelaError(
                 "the evaluator's labels hold no positive entry among the kept classes: no metric is defined"

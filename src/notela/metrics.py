@@ -1,4 +1,4 @@
-"""mAP, cmAP, accuracy, AUROC (paper, appendix D).
+"""mAP, cmAP, accuracy (of all examples, and the mean over classes), AUROC (paper, appendix D).
 
 `scores` are (N, C) logits or probabilities, `labels` 0/1 of the same shape, or class numbers (N,) for accuracy;
 tensors and arrays both work. Ties are read pessimistically in average precision: among equal scores the negatives
@@ -58,11 +58,27 @@ def accuracy(scores: Any, labels: Any) -> float:
     >>> accuracy([[0.9, 0.1], [0.8, 0.2]], [0, 1])
     0.5
     """
+    return float(_hits(scores, labels)[0].mean())
+
+
+def per_class_accuracy(scores: Any, labels: Any) -> float:
+    """Top-1 accuracy of each class that occurs; mean over those classes (VisDA's own measure).
+
+    >>> per_class_accuracy([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], [0, 0, 1])
+    0.5
+    """
+    hits, y = _hits(scores, labels)
+    _, place, counts = np.unique(y, return_inverse=True, return_counts=True)
+    return float((np.bincount(place, hits) / counts).mean())
+
+
+def _hits(scores: Any, labels: Any) -> tuple[Bools, npt.NDArray[Any]]:
+    """Whether the highest score is the label's, and the labels."""
     s, y = as_array(scores), as_array(labels)
     if s.ndim != 2 or y.shape != s.shape[:1]:
         raise NotelaError(f"scores {s.shape} and class numbers {y.shape} do not fit: expected (N, C) and (N,)")
     _check_scores(s)
-    return float((s.argmax(1) == y).mean())
+    return s.argmax(1) == y, y
 
 
 def top1_hit_rate(scores: Any, labels: Any) -> float:
@@ -100,6 +116,7 @@ def roc_auc(scores: Any, labels: Any, per_class: bool = False) -> Any:
 
 BY_NAME: dict[str, Callable[[Any, Any], float]] = {
     "accuracy": accuracy,
+    "per_class": per_class_accuracy,
     "map": mean_average_precision,
     "cmap": class_mean_average_precision,
     "auroc": roc_auc,

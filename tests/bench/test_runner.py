@@ -366,7 +366,7 @@ def test_a_run_that_was_cut_off_resumes(small: Path, tmp_path: Path, monkeypatch
     """Killed after its second checkpoint, a run goes on from there and gives the same record."""
     protocol = _looked_at(small)
     job = protocol.job("hill", "tent", protocol.candidates("tent")[0], 0)
-    expected = trial.run(trial.Trial(job, "/nonexistent"))
+    expected = trial.run(trial.Trial(str(small), job, "/nonexistent"))
     monkeypatch.setattr(trial, "CHECKPOINT_SECONDS", 0.0)
     seen = []
 
@@ -383,8 +383,8 @@ def test_a_run_that_was_cut_off_resumes(small: Path, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(RunFolder, "write_checkpoint", cut)
     with pytest.raises(Cut):
-        trial.run(trial.Trial(job, str(tmp_path)))
-    assert trial.run(trial.Trial(job, str(tmp_path))) == expected
+        trial.run(trial.Trial(str(small), job, str(tmp_path)))
+    assert trial.run(trial.Trial(str(small), job, str(tmp_path))) == expected
     assert seen == [1, 2, 3]
     assert (tmp_path / job.key / "run.json").exists()  # until its record is written
     trial.forget(tmp_path, job)
@@ -403,11 +403,11 @@ def _looked_at(small: Path) -> Protocol:
 def test_a_node_with_other_data_or_code_is_refused(small: Path) -> None:
     protocol = _looked_at(small)
     good = protocol.job("hill", "tent", protocol.candidates("tent")[0], 0)
-    assert trial.run(trial.Trial(good, "/nonexistent"))["evaluation"]
+    assert trial.run(trial.Trial(str(small), good, "/nonexistent"))["evaluation"]
     for part, word in (("model", "model"), ("data", "data"), ("code", "code")):
         job = replace(good, fingerprints={**good.fingerprints, part: "0" * 16})
         with pytest.raises(NotelaError, match=f"the {word} of hill with tent is not the same here"):
-            trial.run(trial.Trial(job, "/nonexistent"))
+            trial.run(trial.Trial(str(small), job, "/nonexistent"))
 
 
 # ---- cut off
@@ -511,7 +511,7 @@ def test_a_ray_cluster_that_loses_a_node_gives_the_same_bits(small: Path, undist
         (('["a", "b", "c"]', '["a", "b", "c", "d"]'), "the model has 3 outputs and the class list 4 names"),
         (('hill = "hill"', "hill = 3"), "hill = 3 in"),
         (("{epochs = 3, batch_size = 8}", "3"), "settings = 3 in"),
-        (('preprocess = "model.py:prepare"', "preprocess = {sizes = 3}"), "must be a table of size, mean and std"),
+        (('preprocess = "model.py:prepare"', "preprocess = {sizes = 3}"), "must be a table (size, or resize and crop;"),
         (("model.safetensors", "nothing.safetensors"), "nothing.safetensors cannot be loaded"),
         (('hill = "hill"', 'hill = "hole"'), "hole is not a folder"),
         (('hill = "hill"', ""), "[validation] in"),
@@ -576,7 +576,7 @@ def test_too_few_examples_for_a_metric_are_known_before_the_search(small: Path, 
 
 
 def test_unknown_names(tmp_path: Path) -> None:
-    with pytest.raises(NotelaError, match="no suite 'digit'; choose one of digits, digits-multi"):
+    with pytest.raises(NotelaError, match="no suite 'digit'; choose one of cifar10c, digits, digits-multi"):
         bench("digit", tmp_path, Here())
     with pytest.raises(NotelaError, match="method='tint' is not one of"):
         bench("digits", tmp_path, Here(), methods=["tint"])

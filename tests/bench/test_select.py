@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_plan import protocol
 
 import notela
 from notela.bench.plan import SUPERVISED, Job, Protocol
 from notela.bench.records import Records
 from notela.bench.select import select
+from test_plan import protocol
 
 PLACES = ["north", "west", "hill"]
 Score = Callable[[Job], float | None]  # None: the run failed

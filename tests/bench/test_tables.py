@@ -20,14 +20,14 @@ import pytest
 import scipy.stats
 from hypothesis import example, given
 from hypothesis import strategies as st
-from test_plan import protocol
 
 import notela
-from notela.bench import figures, report, tables
+from notela.bench import figures, report, tables, writing
 from notela.bench.plan import SOURCE, SUPERVISED, Job, Protocol
 from notela.bench.results import Results, estimate
-from notela.bench.tables import Cell, Table
+from notela.bench.writing import Cell, Table
 from notela.methods.base import Preset
+from test_plan import protocol
 
 PERCENT = 100
 METRICS = ("map", "cmap")
@@ -322,7 +322,7 @@ def test_failed_seeds_are_marked(broken: Folder) -> None:
     assert all(re.fullmatch(r"\d+\.\d†", rows["NOTELA"][i].text()) for i in east)  # one seed: no interval
     assert not any("†" in rows["NOTELA"][i].text() for i in south)
     assert not any("†" in cell.text() for label in ("Source", "TENT", CEILING) for cell in rows[label])
-    for write in (tables.markdown, tables.latex):
+    for write in (writing.markdown, writing.latex):
         assert "some seeds failed" in write(table)
         assert "some seeds failed" not in write(made(broken.path)["validation"])
 
@@ -437,7 +437,7 @@ def split(row: str) -> list[str]:
 @pytest.mark.parametrize("state", FOLDERS)
 def test_markdown_rows_are_as_long_as_their_header(state: str, request: pytest.FixtureRequest) -> None:
     for table in made(request.getfixturevalue(state).path).values():
-        text = tables.markdown(table)
+        text = writing.markdown(table)
         header, rule, *rows = [line for line in text.splitlines() if line.startswith("|")]
         width = 1 + len(table.columns)
         assert len(split(header)) == width
@@ -455,14 +455,14 @@ def test_markdown_rows_are_as_long_as_their_header(state: str, request: pytest.F
 
 def test_a_bar_in_a_name_does_not_split_a_markdown_cell(tmp_path: Path) -> None:
     for table in made(Folder(tmp_path, protocol(test=["fog|rain", "east"])).path).values():
-        rows = [line for line in tables.markdown(table).splitlines() if line.startswith("|")]
+        rows = [line for line in writing.markdown(table).splitlines() if line.startswith("|")]
         assert {len(split(row)) for i, row in enumerate(rows) if i != 1} == {1 + len(table.columns)}, table.name
 
 
 @pytest.mark.parametrize("state", FOLDERS)
 def test_latex_is_balanced_and_its_rows_are_equally_long(state: str, request: pytest.FixtureRequest) -> None:
     for table in made(request.getfixturevalue(state).path).values():
-        text = tables.latex(table)
+        text = writing.latex(table)
         bare = re.sub(r"\\[\\{}&%$#_]", "", text)  # without escaped characters and ends of rows
         depth = list(itertools.accumulate({"{": 1, "}": -1}.get(c, 0) for c in bare))
         assert min(depth) >= 0
@@ -490,7 +490,7 @@ def test_latex_is_balanced_and_its_rows_are_equally_long(state: str, request: py
 @pytest.mark.parametrize("state", FOLDERS)
 def test_latex_holds_no_special_character_bare(state: str, request: pytest.FixtureRequest) -> None:
     for table in made(request.getfixturevalue(state).path).values():
-        text = tables.latex(table)
+        text = writing.latex(table)
         text.encode("ascii")  # every sign of ours has a command
         body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
         around = re.sub(r"\\label\{.*\}", "", text.replace(body, ""))
@@ -500,7 +500,7 @@ def test_latex_holds_no_special_character_bare(state: str, request: pytest.Fixtu
 
 
 def test_latex_of_awkward_names(awkward: Folder) -> None:
-    text = tables.latex(made(awkward.path)["per_domain"])
+    text = writing.latex(made(awkward.path)["per_domain"])
     assert r"fog\_1 \& 50\% & " in text
     assert r"a\textbackslash{}b \{c\} \$d \#e \textasciitilde{}f \textasciicircum{}g & " in text
     assert r"Protocol ponds\_2 \& 100 \% \{wet\}: 8$\times$8 $\to$ 3 classes" in text
@@ -509,7 +509,7 @@ def test_latex_of_awkward_names(awkward: Folder) -> None:
 @pytest.mark.parametrize("state", FOLDERS)
 def test_csv_read_back_gives_the_numbers(state: str, request: pytest.FixtureRequest) -> None:
     for table in made(request.getfixturevalue(state).path).values():
-        heads, read = table.columns, csv.reader(io.StringIO(tables.as_csv(table)))
+        heads, read = table.columns, csv.reader(io.StringIO(writing.as_csv(table)))
         assert next(read)[1:] == ["group", "column", "value", "half_width", "failed_seeds", "best"]
         cells = [(label, column, cell) for label, row in table.rows for column, cell in zip(heads, row, strict=True)]
         for (*names, value, half, failed, best), (label, column, cell) in zip(read, cells, strict=True):

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -13,7 +14,8 @@ from rich.table import Table as RichTable
 from notela.bench import plan, report
 from notela.bench.progress import duration
 from notela.bench.runner import bench, only_one
-from notela.bench.tables import Table
+from notela.bench.suite import refer
+from notela.bench.writing import Table
 from notela.engines import Engine
 from notela.engines.local import Local
 from notela.engines.ray import Ray
@@ -24,8 +26,9 @@ def run(
     suite: str,
     to: Path | None,
     *,
-    trials: str,
-    seeds: int,
+    options: dict[str, str],
+    trials: str | None,
+    seeds: int | None,
     methods: str | None,
     engine: str,
     workers: int | None,
@@ -37,7 +40,8 @@ def run(
 ) -> None:
     """Run what is missing, write tables and figures, say where they are."""
     console = Console()
-    folder = Path("results") / Path(suite).stem if to is None else to
+    folder = Path("results") / Path(suite.partition("?")[0]).stem if to is None else to
+    reference = refer(suite, options)
     start, failures = time.monotonic(), []
     where, points = _engine(engine, workers, address, cpus, gpus), _number_of_trials(trials)
     if tables_only:
@@ -46,7 +50,7 @@ def run(
         with only_one(folder):
             if not tables_only:
                 failures = bench(
-                    suite,
+                    reference,
                     folder,
                     where,
                     methods=None if methods is None else [name.strip() for name in methods.split(",")],
@@ -61,10 +65,9 @@ def run(
             f"\nStopped. Finished runs are kept in {folder}; the same command goes on from there.", highlight=False
         )
         raise SystemExit(130) from None
-    console.print(_shown(tables[0]))
+    console.print(_shown(tables))
     console.print(
-        f"Intervals, hindsight, ceiling, ablation and figures: {folder}/README.md "
-        f"({duration(time.monotonic() - start)})",
+        f"Intervals, settings, more tables and figures: {folder}/README.md ({duration(time.monotonic() - start)})",
         highlight=False,
     )
     counts = Counter(failures)
@@ -87,22 +90,29 @@ def _engine(name: str, workers: int | None, address: str | None, cpus: int, gpus
     return Local(workers, cpus)
 
 
-def _number_of_trials(given: str) -> int | None:
-    if given == "all":
-        return None
+def _number_of_trials(given: str | None) -> int | Literal["all"] | None:
+    if given is None or given == "all":
+        return given  # type: ignore[return-value]  # mypy does not narrow to the literal
+    if given == "none":
+        return 0
     if not given.isdigit() or int(given) < 1:
-        raise NotelaError(f"trials={given!r} must be a whole number of at least 1, or 'all'")
+        raise NotelaError(f"trials={given!r} must be a whole number of at least 1, 'all', or 'none'")
     return int(given)
 
 
-def _shown(table: Table) -> RichTable:
-    """The first metric of the main table, without the intervals: narrow enough for a terminal."""
-    metric = table.columns[0][1]
+def _shown(tables: list[Table]) -> RichTable:
+    """The first metric of the main table, without the intervals; lying on its side if there are many domains: narrow
+    enough for a terminal."""
+    table, metric = tables[0], tables[0].columns[0][1]
     mine = [i for i, (_, name) in enumerate(table.columns) if name == metric]
+    heads = [table.columns[i][0] for i in mine]
+    if len(mine) > len(table.rows) + 1:
+        table = next(other for other in tables if other.name == "per_domain")
+        mine, heads = list(range(len(table.columns))), [name for _, name in table.columns]
     shown = RichTable(title=f"Test domains: {metric}, %")
     shown.add_column(table.corner)
-    for i in mine:
-        shown.add_column(table.columns[i][0], justify="right")
+    for head in heads:
+        shown.add_column(head, justify="right")
     for label, cells in table.rows:
         texts = [replace(cells[i], half=None).text() for i in mine]
         shown.add_row(label, *(f"[bold]{t}[/bold]" if cells[i].bold else t for t, i in zip(texts, mine, strict=True)))

@@ -38,7 +38,7 @@ _STYLE |= {"axes.spines.right": False, "figure.dpi": 110}
 
 def everything(results: Results) -> dict[str, Figure]:
     """All figures of a comparison that its records allow."""
-    makers: tuple[Callable[[Results], Figure | None], ...] = (epochs, gains, probabilities, sensitivity)
+    makers: tuple[Callable[[Results], Figure | None], ...] = (levels, epochs, gains, probabilities, sensitivity)
     with mpl.rc_context(_STYLE):
         made = {make.__name__: make(results) for make in makers}
     return {name: figure for name, figure in made.items() if figure is not None}
@@ -54,6 +54,31 @@ def write(figure: Figure, stem: Path) -> None:
             figure.savefig(aside, format="svg", metadata={"Date": None})
         with replacing(stem.with_suffix(".png")) as aside:
             figure.savefig(aside, format="png", metadata={"Software": None}, dpi=130)
+
+
+def levels(results: Results) -> Figure | None:
+    """The metric at the last epoch against the strength of the shift, one panel a place; bands are 95 % intervals."""
+    metric, places = results.protocol.metrics[0], results.protocol.levels
+    if not places:
+        return None
+    names = list(dict.fromkeys(place for place, _ in places.values()))
+    figure, axes = _panels(len(names), width=3.2, height=2.9, columns=min(4, len(names)), sharey=True)
+    for axis, name in zip(axes, names, strict=True):
+        mine = sorted((strength, domain) for domain, (place, strength) in places.items() if place == name)
+        x = np.array([strength for strength, _ in mine])
+        for method in [SOURCE, *results.methods]:
+            each = [results.last([domain], method, metric) for _, domain in mine]
+            mean, half = np.array([e.mean for e in each]), np.array([e.half for e in each])
+            style = {"color": _colour(method), "linewidth": 2.2 if method == "notela" else 1.2, "markersize": 4}
+            axis.plot(x, mean, ":o" if method == SOURCE else "-o", label=title(method), **style)  # type: ignore[arg-type]
+            axis.fill_between(x, mean - half, mean + half, color=_colour(method), alpha=0.15, linewidth=0)
+        axis.set_title(name)
+        axis.set_xticks(x)
+        axis.set_xlabel("severity")
+        axis.grid(axis="y", alpha=0.3)
+    axes[0].set_ylabel(f"{METRIC_TITLES[metric]}, %")
+    _legend(figure, axes[0])
+    return figure
 
 
 def epochs(results: Results) -> Figure:
@@ -141,6 +166,8 @@ def _box(q: dict[float, float], label: str) -> dict[str, Any]:
 
 def sensitivity(results: Results) -> Figure | None:
     """The mean over the validation domains of every candidate, by each setting's value; the bar is the median."""
+    if not results.protocol.searched:
+        return None
     methods = [method for method in results.methods if len(results.searched(method)) > 2]
     if not methods:
         return None

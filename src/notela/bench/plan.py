@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from notela import classifier, data, evaluation, graph, loop, methods, metrics, state, task
 from notela.bench import supervised
@@ -28,6 +28,7 @@ from notela.runs import replacing
 
 SEARCH_SEED = 0
 """The seed of every run of the search, and of the draw of the grid's subset."""
+DEFAULT_TRIALS = 24
 SOURCE, SUPERVISED, AVERAGE = "source", "supervised", "average"
 _CORE = (loop, state, task, graph, classifier, data, evaluation, metrics)
 
@@ -36,7 +37,6 @@ _CORE = (loop, state, task, graph, classifier, data, evaluation, metrics)
 class Job:
     """One run: a domain, settings and a seed, and the fingerprints that its worker must find."""
 
-    suite: str
     domain: str
     method: str
     preset: Preset | None
@@ -82,7 +82,7 @@ class Protocol:
     overrides: dict[str, Any]
     methods: list[str]
     trials: int | None
-    """Points of each method's grid that are tried; None: all."""
+    """Points of each method's grid that are tried; None: all; 0: none, and settings are the published ones."""
     seeds: int
     has_source_data: bool
     code: dict[str, str]
@@ -91,19 +91,32 @@ class Protocol:
     """Fingerprints."""
     sizes: dict[str, list[int]] = field(default_factory=dict)
     """How many examples to adapt on, and how many are held out."""
+    more_seeds: dict[str, int] = field(default_factory=dict)
+    levels: dict[str, list[Any]] = field(default_factory=dict)
+    published: dict[str, dict[str, float]] = field(default_factory=dict)
+    published_by: str = ""
 
     # ---- what is compared
 
     @property
+    def searched(self) -> bool:
+        """Whether settings are chosen on validation domains; the ceiling and the ablation have no published ones."""
+        return self.trials != 0
+
+    @property
     def rows(self) -> list[str]:
-        """Everything that is searched: the methods, and the ceiling."""
-        return [*self.methods, SUPERVISED]
+        """The methods, and the ceiling."""
+        return [*self.methods, SUPERVISED] if self.searched else self.methods
+
+    def seeds_of(self, domain: str) -> int:
+        """How often each method is run on a domain."""
+        return self.more_seeds.get(domain, self.seeds)
 
     def candidates(self, method: str) -> list[Preset]:
         """The points of a method's grid that are tried: the first `trials` of a seeded order, so that asking for more
-        later repeats nothing."""
-        points = list(grid(method))
-        if self.trials is not None and self.trials < len(points):
+        later repeats nothing. Without a search, the published settings."""
+        points = list(grid(method)) if self.searched else [methods.resolve(method, self.task)]
+        if self.trials and self.trials < len(points):
             random.Random(f"{SEARCH_SEED} {method}").shuffle(points)
             points = points[: self.trials]
         return [replace(point, **self.overrides) for point in points]
@@ -116,7 +129,7 @@ class Protocol:
             raise NotelaError(f"nothing was run on {domain} yet; run `notela bench {self.suite}` to its end")
         fingerprints = {"model": self.model, "data": self.domains[domain], "code": self.code[method]}
         keep = seed == 0 and domain not in self.validation
-        return Job(self.suite, domain, method, preset, seed, tuple(self.metrics), fingerprints, keep)
+        return Job(domain, method, preset, seed, tuple(self.metrics), fingerprints, keep)
 
     def search(self) -> list[Job]:
         """Stage 1: the source and every candidate, on the validation domains."""
@@ -139,16 +152,17 @@ class Protocol:
     def _repeats(self, domains: Iterable[str], chosen: Mapping[str, Preset]) -> Iterator[Job]:
         for domain in domains:
             for method, preset in chosen.items():
-                for variant in (preset, *ablation(preset).values()):
-                    yield from (self.job(domain, method, variant, seed) for seed in range(self.seeds))
+                for variant in (preset, *(ablation(preset).values() if self.searched else ())):
+                    yield from (self.job(domain, method, variant, seed) for seed in range(self.seeds_of(domain)))
 
     def count(self) -> int:
         """All runs of all stages; what is known before anything is chosen."""
         candidates = sum(len(self.candidates(method)) for method in self.rows)
-        repeated = len(self.rows) + (3 if NOTELA.name in self.methods else 0)
+        repeated = len(self.rows) + (3 if NOTELA.name in self.methods and self.searched else 0)
         search = len(self.validation) * (1 + candidates)
         again = len(self.validation) * (repeated * self.seeds - len(self.rows))  # the chosen ones have one seed by now
-        return search + again + len(self.test) * (1 + repeated * self.seeds) + self.has_source_data
+        test = sum(1 + repeated * self.seeds_of(domain) for domain in self.test)
+        return search + again + test + self.has_source_data
 
     # ---- on disk
 
@@ -171,15 +185,30 @@ def read(path: Path) -> Protocol:
 
 
 def make(
-    suite: Suite, reference: str, *, chosen_methods: Iterable[str] | None, trials: int | None, seeds: int
+    suite: Suite,
+    reference: str,
+    *,
+    chosen_methods: Iterable[str] | None = None,
+    trials: int | Literal["all"] | None = None,
+    seeds: int | None = None,
 ) -> Protocol:
-    """The protocol of a suite; fingerprints are filled in as its parts are loaded."""
+    """The protocol of a suite; fingerprints are filled in as its parts are loaded.
+
+    By default, 24 trials if there are validation domains and none if not, and the suite's own numbers of seeds.
+    """
     wanted = list(dict.fromkeys(methods.names() if chosen_methods is None else chosen_methods))
     for name in wanted:
         check_choice("method", name, methods.names())
-    if trials is not None:
-        check_integer("trials", trials, 1)
-    check_integer("seeds", seeds, 1)
+    if trials is None:
+        trials = DEFAULT_TRIALS if suite.validation else 0
+    elif trials != "all":
+        check_integer("trials", trials, 0)
+    if seeds is not None:
+        check_integer("seeds", seeds, 1)
+    if trials != 0 and not suite.validation:
+        raise NotelaError(
+            f"{suite.name} has no validation domains to choose settings on; use the published ones: --trials none"
+        )
     twice = suite.validation.keys() & suite.test.keys()
     if twice:
         raise NotelaError(
@@ -197,14 +226,18 @@ def make(
         metrics=list(suite.metrics),
         caption=suite.protocol,
         class_names=list(suite.class_names),
-        validation=list(suite.validation),
+        validation=list(suite.validation) if trials != 0 else [],
         test=list(suite.test),
         overrides=dict(suite.overrides),
         methods=wanted,
-        trials=trials,
-        seeds=seeds,
+        trials=None if trials == "all" else trials,
+        seeds=suite.seeds if seeds is None else seeds,
         has_source_data=suite.source is not None,
         code={name: code_version(name) for name in (SOURCE, SUPERVISED, *wanted)},
+        more_seeds=dict(suite.more_seeds) if seeds is None else {},
+        levels={name: list(level) for name, level in suite.levels.items()},
+        published={place: dict(values) for place, values in suite.published.items()},
+        published_by=suite.published_by,
     )
 
 

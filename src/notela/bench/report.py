@@ -7,9 +7,9 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
-from notela.bench import figures, tables
+from notela.bench import figures, tables, writing
 from notela.bench.results import Results, varied
-from notela.bench.tables import Table
+from notela.bench.writing import Table
 from notela.runs import replacing
 
 
@@ -20,9 +20,10 @@ def write(folder: Path) -> list[Table]:
     for name in ("tables", "figures"):
         (folder / name).mkdir(exist_ok=True)
     for table in made:
-        for ending, writer in tables.WRITERS.items():
+        for ending, writer in writing.WRITERS.items():
             _write(folder / "tables" / f"{table.name}.{ending}", writer(table))
-    _write(folder / "tables" / "search.csv", _search(results))
+    if results.protocol.searched:
+        _write(folder / "tables" / "search.csv", _search(results))
     drawn = figures.everything(results)
     for name, figure in drawn.items():
         figures.write(figure, folder / "figures" / name)
@@ -31,7 +32,7 @@ def write(folder: Path) -> list[Table]:
     page += ["", tables.caption(results), "", *shared]
     for table in made:  # what all of them say stands above
         brief = replace(table, caption="", notes=[note for note in table.notes if note not in shared])
-        page += ["", f"## {table.name.replace('_', ' ').capitalize()}", "", tables.markdown(brief).rstrip()]
+        page += ["", f"## {table.name.replace('_', ' ').capitalize()}", "", writing.markdown(brief).rstrip()]
     for name in drawn:
         text = " ".join((getattr(figures, name).__doc__ or "").split())
         page += ["", f"## Figure: {name}", "", f"![{name}](figures/{name}.png)", "", text]

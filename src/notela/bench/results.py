@@ -33,7 +33,14 @@ TITLES = {
     "notela": "NOTELA",
     SUPERVISED: "Supervised",
 }
-METRIC_TITLES = {"accuracy": "accuracy", "map": "mAP", "cmap": "cmAP", "auroc": "AUROC", "top1": "top-1 hit rate"}
+METRIC_TITLES = {
+    "accuracy": "accuracy",
+    "per_class": "mean per-class accuracy",
+    "map": "mAP",
+    "cmap": "cmAP",
+    "auroc": "AUROC",
+    "top1": "top-1 hit rate",
+}
 
 
 def title(method: str) -> str:
@@ -96,7 +103,9 @@ class Results:
         self.chosen: dict[str, Preset] = {method: choice.preset for method, choice in self.choices.items()}
         self._check_complete(folder, self.protocol.repeats(self.chosen), self._records[0])
         self._check_complete(folder, self.protocol.tests(self.chosen), self._records[1])
-        self.ablation = plan.ablation(self.chosen["notela"]) if "notela" in self.chosen else {}
+        self.ablation = (
+            plan.ablation(self.chosen["notela"]) if "notela" in self.chosen and self.protocol.searched else {}
+        )
 
     def _check_complete(self, folder: Path, jobs: Sequence[Job], records: Records) -> None:
         found = {job.key: records.get(job.key) for job in jobs}
@@ -123,7 +132,7 @@ class Results:
     def curves(self, domain: str, method: str, metric: str, preset: Preset | None = None) -> dict[int, Floats]:
         """By seed, the metric after each epoch."""
         preset = self.chosen[method] if preset is None else preset
-        runs = {seed: self.record(domain, method, preset, seed) for seed in range(self.protocol.seeds)}
+        runs = {seed: self.record(domain, method, preset, seed) for seed in range(self.protocol.seeds_of(domain))}
         return {
             seed: 100 * np.array(record["evaluation"][metric]) for seed, record in runs.items() if record is not None
         }
@@ -167,9 +176,10 @@ class Results:
         if method == SOURCE:
             return Estimate(float(np.mean([self.source(domain, metric) for domain in domains])))
         of_domains = [self.curves(domain, method, metric, preset) for domain in domains]
-        complete = [seed for seed in range(self.protocol.seeds) if all(seed in curves for curves in of_domains)]
+        planned = min(self.protocol.seeds_of(domain) for domain in domains)
+        complete = [seed for seed in range(planned) if all(seed in curves for curves in of_domains)]
         values = [
             np.mean([curves[seed].max() if hindsight else curves[seed][-1] for curves in of_domains])
             for seed in complete
         ]
-        return estimate(np.array(values), failed=self.protocol.seeds - len(complete))
+        return estimate(np.array(values), failed=planned - len(complete))

@@ -12,7 +12,7 @@ import contextlib
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
@@ -23,7 +23,7 @@ from notela.bench.plan import SOURCE, Job, Protocol
 from notela.bench.progress import Progress
 from notela.bench.records import Record, Records
 from notela.bench.select import select
-from notela.bench.suite import Domain, Loaded, Suite, find
+from notela.bench.suite import Domain, Loaded, Suite, absolute, find
 from notela.classifier import floating_type, split_output, to_model
 from notela.data import Unlabelled
 from notela.engines import Engine
@@ -43,8 +43,8 @@ def bench(
     engine: Engine,
     *,
     methods: Iterable[str] | None = None,
-    trials: int | None = 24,
-    seeds: int = 5,
+    trials: int | Literal["all"] | None = None,
+    seeds: int | None = None,
     retry_failed: bool = False,
 ) -> list[Failure]:
     """Run whatever of a suite's comparison is not recorded in `folder` yet. Returns what failed.
@@ -52,8 +52,6 @@ def bench(
     One process at a time: hold `only_one(folder)`.
     """
     suite = find(reference)
-    if reference.endswith(".toml"):
-        reference = str(Path(reference).resolve())
     protocol = plan.make(suite, reference, chosen_methods=methods, trials=trials, seeds=seeds)
     unfinished = folder / "unfinished"
     unfinished.mkdir(parents=True, exist_ok=True)
@@ -63,7 +61,7 @@ def bench(
         look_at(protocol, loaded, protocol.validation)
         validation = validation_records(folder, protocol)
         with engine:
-            runner = _Runner(unfinished, engine, progress, retry_failed)
+            runner = _Runner(absolute(reference), unfinished, engine, progress, retry_failed)
             runner.run("search", protocol.search(), validation)
             _check_search(protocol, validation, folder)
             chosen = {method: choice.preset for method, choice in select(protocol, validation).items()}
@@ -91,7 +89,7 @@ def look_at(protocol: Protocol, loaded: Loaded, domains: Iterable[str]) -> None:
                     "the labels they are tested on"
                 )
         protocol.domains[name] = found
-        protocol.sizes[name] = [len(domain.adapt), len(domain.test)]
+        protocol.sizes[name] = [len(Unlabelled(domain.adapt)), len(Unlabelled(domain.test))]
         _check_domain(loaded.suite, name, domain)
         _check_classes(loaded, domain)
 
@@ -131,8 +129,8 @@ def test_records(folder: Path, protocol: Protocol) -> Records:
 
 
 class _Runner:
-    def __init__(self, unfinished: Path, engine: Engine, progress: Progress, retry_failed: bool) -> None:
-        self._unfinished, self._engine, self._progress = unfinished.resolve(), engine, progress
+    def __init__(self, suite: str, unfinished: Path, engine: Engine, progress: Progress, retry_failed: bool) -> None:
+        self._suite, self._unfinished, self._engine, self._progress = suite, unfinished.resolve(), engine, progress
         self._retry_failed = retry_failed
         self.failures: list[Failure] = []
 
@@ -150,7 +148,7 @@ class _Runner:
             else:
                 finished += 1
         self._progress.stage(stage, waiting, finished, failed)
-        trials = [trial.Trial(job, str(self._unfinished)) for job in waiting]
+        trials = [trial.Trial(self._suite, job, str(self._unfinished)) for job in waiting]
         for outcome in self._engine.map(trial.run, trials):
             job = outcome.item.job
             record = outcome.value

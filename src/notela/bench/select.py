@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,9 @@ class Choice:
 
 def select(protocol: Protocol, validation: Records) -> dict[str, Choice]:
     """The best candidate of each method. Of equals the first; one that failed on a domain cannot be chosen, and a
-    method whose candidates all failed is left out (all of them cannot be)."""
+    method whose candidates all failed is left out (all of them cannot be). Without a search, the published settings."""
+    if not protocol.searched:
+        return {method: Choice(protocol.candidates(method)[0], math.nan, 0, 0) for method in protocol.rows}
     chosen = {}
     for method in protocol.rows:
         candidates = protocol.candidates(method)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +71,15 @@ class Suite:
     """Settings of every run that the paper's grid leaves open: epochs, batch_size."""
     identity: str = ""
     """What else tells this suite from others: a hash of the user's own code, say."""
+    seeds: int = 5
+    more_seeds: Mapping[str, int] = field(default_factory=dict)
+    """Test domains that are run with more seeds than the others."""
+    levels: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    """Test domains that are one place at several strengths: the place and the strength, for a figure."""
+    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By test domain (or "average") and method: what others reported, in per cent, to stand beside it in a table."""
+    published_by: str = ""
+    """Who reported that, with which model."""
 
     def evaluator(self, domain: Domain) -> Evaluator:
         """The object that holds a domain's held-out labels."""
@@ -118,7 +128,7 @@ def names() -> list[str]:
     """The suites that need no file of the user's.
 
     >>> names()
-    ['digits', 'digits-multi']
+    ['cifar10c', 'digits', 'digits-multi', 'domainnet', 'imagenet', 'office-home', 'visda']
     """
     from notela.bench import suites
 
@@ -127,19 +137,58 @@ def names() -> list[str]:
 
 
 def find(reference: str) -> Suite:
-    """A suite by its name, or from a TOML file (see `notela.bench.suites.custom`)."""
-    if reference.endswith(".toml"):
+    """A suite by its name, with options after a question mark (see `refer`), or from a TOML file (see
+    `notela.bench.suites.custom`)."""
+    name, _, query = reference.partition("?")
+    if name.endswith(".toml"):
+        if query:
+            raise NotelaError(f"{name} takes no options ({query}): write them into the file")
         from notela.bench.suites import custom
 
-        return custom.read(Path(reference))
-    if reference not in names():
+        return custom.read(Path(name))
+    made: Suite = _maker(name)(**_options(name, query))
+    return made
+
+
+def refer(name: str, options: Mapping[str, str]) -> str:
+    """A suite and its options as one string, which `find` understands.
+
+    >>> refer("cifar10c", {"images": "500"})
+    'cifar10c?images=500'
+    """
+    return f"{name}?{urlencode(options)}" if options else name
+
+
+def absolute(reference: str) -> str:
+    """The same reference from whatever folder a worker starts in."""
+    name, _, query = reference.partition("?")
+    if name.endswith(".toml"):
+        return str(Path(name).resolve())
+    options = _options(name, query)
+    return refer(name, {key: str(v.resolve() if isinstance(v, Path) else v) for key, v in options.items()})
+
+
+def _maker(name: str) -> Callable[..., Suite]:
+    if name not in names():
         raise NotelaError(
-            f"there is no suite {reference!r}; choose one of {', '.join(names())}, or the path of a TOML file "
+            f"there is no suite {name!r}; choose one of {', '.join(names())}, or the path of a TOML file "
             "(its form: docs/bench.md)"
         )
-    module = importlib.import_module(f"notela.bench.suites.{reference.replace('-', '_')}")
-    found: Suite = module.suite()
-    return found
+    maker: Callable[..., Suite] = importlib.import_module(f"notela.bench.suites.{name.replace('-', '_')}").suite
+    return maker
+
+
+def _options(name: str, query: str) -> dict[str, Any]:
+    """Each as the type that the suite's function declares: int, str or Path."""
+    kinds = {key: kind for key, kind in get_type_hints(_maker(name)).items() if key != "return"}
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    for key in given.keys() - kinds.keys():
+        known = f"it takes {', '.join(kinds)}" if kinds else "it takes none"
+        raise NotelaError(f"the suite {name} has no option {key!r}; {known}")
+    try:
+        return {key: kinds[key](value) for key, value in given.items()}
+    except ValueError as error:
+        raise NotelaError(f"an option of {name} is not a whole number: {error}") from None
 
 
 def stable_share(names: Iterable[str]) -> npt.NDArray[np.float64]:

@@ -1,66 +1,26 @@
-"""Tables as Markdown, LaTeX (booktabs) and CSV, from records alone."""
+"""The tables of a comparison, from records alone."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from notela.bench.plan import AVERAGE, SOURCE, SUPERVISED, Protocol
 from notela.bench.results import METRIC_TITLES, Estimate, Results, title, varied
+from notela.bench.writing import Cell, Table
 from notela.methods import NOTELA
 from notela.methods.base import Preset
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A number, perhaps with an interval, or a text."""
-
-    value: float | str
-    half: float | None = None
-    failed: int = 0
-    bold: bool = False
-
-    def text(self) -> str:
-        """To one decimal; † where some seeds failed."""
-        if isinstance(self.value, str):
-            return self.value
-        if math.isnan(self.value):
-            return "–" + "†" * (self.failed > 0)
-        interval = "" if self.half is None else f" ± {self.half:.1f}"
-        return f"{self.value:.1f}{interval}" + "†" * (self.failed > 0)
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows under columns, each column with a group (a domain, say) and a name (a metric)."""
-
-    name: str
-    heading: str
-    caption: str
-    """What every table of the comparison has to say: seeds, selection, protocol."""
-    corner: str
-    columns: list[tuple[str, str]]
-    rows: list[tuple[str, list[Cell]]]
-    notes: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        for label, cells in self.rows:
-            assert len(cells) == len(self.columns), (self.name, label)
-
-
 def everything(results: Results) -> list[Table]:
-    """All tables of a comparison."""
+    """All tables of a comparison; without a search there is no ceiling, no validation and no ablation."""
     protocol = results.protocol
-    tables = [
-        _methods_table(results, "test", protocol.test, "Test domains"),
-        _hindsight(results),
-        _gap(results),
-        _by_domain(results),
-        _methods_table(results, "validation", protocol.validation, "Validation domains, on which settings were chosen"),
-    ]
+    tables = [_methods_table(results, "test", protocol.test, "Test domains"), _hindsight(results)]
+    if not protocol.searched:
+        return [*tables, _by_domain(results)]
+    heading = "Validation domains, on which settings were chosen"
+    tables += [_gap(results), _by_domain(results), _methods_table(results, "validation", protocol.validation, heading)]
     return [*tables, _ablation(results)] if results.ablation else tables
 
 
@@ -85,14 +45,18 @@ def _methods_table(results: Results, name: str, domains: list[str], heading: str
 
 def _by_domain(results: Results) -> Table:
     """Domains × methods: the paper's per-corruption table."""
-    metric = results.protocol.metrics[0]
+    protocol, metric = results.protocol, results.protocol.metrics[0]
     methods = [SOURCE, *results.methods, *_ceiling(results)]
-    places = [*((domain, [domain]) for domain in results.protocol.test), (AVERAGE, results.protocol.test)]
+    places = [*((domain, [domain]) for domain in protocol.test), (AVERAGE, protocol.test)]
     rows = []
     for place, domains in places:
         cells = [_cell(results.last(domains, method, metric)) for method in methods]
         ours = [i for i, method in enumerate(methods) if method != SUPERVISED]
         rows.append((place, _best(cells, ours)))
+        if place in protocol.published:
+            theirs = protocol.published[place]
+            cells = [Cell(theirs.get(method, math.nan)) for method in methods]
+            rows.append((f"{place} {protocol.published_by}", cells))
     heading, columns = f"Test domains, {METRIC_TITLES[metric]}", [("", _row_title(method)) for method in methods]
     return Table("per_domain", heading, caption(results), "domain", columns, rows, settings(results))
 
@@ -107,9 +71,10 @@ def _hindsight(results: Results) -> Table:
         ("gain over source", "average"),
         ("gain over source", "worst domain"),
         ("gain over source", "domains better / worse"),
-        ("", "share of gap, %"),
+        *([("", "share of gap, %")] if results.protocol.searched else []),
     ]
     rows = []
+    repeated = all(results.protocol.seeds_of(domain) > 1 for domain in domains)
     source = {domain: results.source(domain, metric) for domain in domains}
     for method in [*results.methods, *_ceiling(results)]:
         last, oracle = results.last(domains, method, metric), results.oracle(domains, method, metric)
@@ -123,18 +88,20 @@ def _hindsight(results: Results) -> Table:
             Cell(oracle.mean - last.mean, failed=last.failed),
             Cell(last.mean - sum(source.values()) / len(source), failed=last.failed),
             Cell(min(known, default=math.nan), failed=last.failed),
-            Cell(f"{better} / {worse}" if results.protocol.seeds > 1 else "–"),
-            _cell(results.share_of_gap(domains, method, metric)),
+            Cell(f"{better} / {worse}" if repeated else "–"),
         ]
+        if results.protocol.searched:
+            cells.append(_cell(results.share_of_gap(domains, method, metric)))
         rows.append((_row_title(method), cells))
     heading = (
         f"Mean {METRIC_TITLES[metric]} over the test domains: last epoch, and the best epoch in hindsight (oracle)"
     )
-    notes = [
-        "Oracle epoch: chosen on the test labels themselves; no user could choose it. Better / worse: domains whose "
-        "interval lies above / below the source. Share of gap: of the way from source to supervised.",
-        *settings(results),
-    ]
+    note = "Oracle epoch: chosen on the test labels themselves; no user could choose it."
+    if repeated:
+        note += " Better / worse: domains whose interval lies above / below the source."
+    if results.protocol.searched:
+        note += " Share of gap: of the way from source to supervised."
+    notes = [note, *settings(results)]
     return Table("hindsight", heading, caption(results), "method", columns, rows, notes)
 
 
@@ -204,15 +171,43 @@ def _row_title(method: str) -> str:
 def caption(results: Results) -> str:
     """How all numbers of a comparison were made."""
     protocol = results.protocol
+    return (
+        f"{_seeds(protocol)} Best in bold{', with those whose intervals meet its own' if _most(protocol) > 1 else ''}. "
+        f"{_origin(protocol)} Protocol {protocol.title}: {protocol.caption}; {len(protocol.class_names)} classes; "
+        f"examples to adapt on / held out: {_sizes(protocol)}."
+    )
+
+
+def _most(protocol: Protocol) -> int:
+    return max(protocol.seeds_of(domain) for domain in protocol.test)
+
+
+def _seeds(protocol: Protocol) -> str:
+    """Of how many runs a number is the mean."""
+    of_seeds = "the interval is of seeds, not of the choice of held-out examples."
+    more = [domain for domain in protocol.test if protocol.seeds_of(domain) > protocol.seeds]
+    if not more:
+        if protocol.seeds == 1:
+            return "Last epoch, one seed."
+        return f"Mean ± 95 % interval (Student's t) over {protocol.seeds} seeds, last epoch; {of_seeds}"
+    fewer = "one seed" if protocol.seeds == 1 else f"{protocol.seeds} seeds"
+    each = ", ".join(f"{domain} ({protocol.seeds_of(domain)})" for domain in more)
+    return (
+        f"Last epoch. Mean ± 95 % interval (Student's t) over seeds for {each}; elsewhere, and in averages, {fewer}; "
+        f"{of_seeds}"
+    )
+
+
+def _origin(protocol: Protocol) -> str:
+    """Where the settings come from."""
+    if not protocol.searched:
+        return "Settings: the published ones for this kind of task; nothing was searched."
     tried = {method: len(protocol.candidates(method)) for method in protocol.rows}
     most = max(tried.values())
     fewer = ", ".join(f"{title(method)} {n}" for method, n in tried.items() if n < most)
     return (
-        f"Mean ± 95 % interval (Student's t) over {protocol.seeds} seeds, last epoch; the interval is of seeds, not of "
-        "the choice of held-out examples. Best in bold, with those whose intervals meet its own. Settings: the best of "
-        f"{most} points of each method's grid{f' ({fewer}: all there are)' if fewer else ''}, by one seed, on the "
-        f"validation domains alone. Protocol {protocol.title}: {protocol.caption}; {len(protocol.class_names)} "
-        f"classes; examples to adapt on / held out: {_sizes(protocol)}."
+        f"Settings: the best of {most} points of each method's grid{f' ({fewer}: all there are)' if fewer else ''}, by "
+        "one seed, on the validation domains alone."
     )
 
 
@@ -274,121 +269,3 @@ def _best(cells: list[Cell], among: Sequence[int]) -> list[Cell]:
         replace(cell, bold=i in numbers and float(cell.value) + (cell.half or 0) >= limit)
         for i, cell in enumerate(cells)
     ]
-
-
-# ---- writing
-
-
-def markdown(table: Table) -> str:
-    """With the caption above and notes below."""
-    heads = [f"{group}: {name}" if group else name for group, name in _headers(table)]
-
-    def line(cells: list[str]) -> str:
-        return "| " + " | ".join(text.replace("|", r"\|") for text in cells) + " |"
-
-    lines = [f"**{table.heading}, in per cent.** {table.caption}".rstrip(), "", line([table.corner, *heads])]
-    lines.append("|---|" + "---:|" * len(heads))
-    for label, cells in table.rows:
-        texts = [f"**{cell.text()}**" if cell.bold else cell.text() for cell in cells]
-        lines.append(line([label, *texts]))
-    return "\n".join([*lines, "", *_all_notes(table)]) + "\n"
-
-
-def latex(table: Table) -> str:
-    """A table environment; needs booktabs, graphicx and amssymb."""
-    groups: list[tuple[str, int]] = []
-    for group, _ in _headers(table):
-        if groups and groups[-1][0] == group and group:
-            groups[-1] = group, groups[-1][1] + 1
-        else:
-            groups.append((group, 1))
-    lines = [
-        r"\begin{table*}[t]",
-        rf"\caption{{{_tex(f'{table.heading}, in per cent. {table.caption}')}}}",
-        rf"\label{{tab:{table.name}}}",
-        r"\centering",
-    ]
-    lines += [r"\footnotesize", r"\resizebox{\textwidth}{!}{", rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}"]
-    lines.append(r"\toprule")
-    if any(group for group, _ in groups):
-        lines.append(" & ".join(["", *(rf"\multicolumn{{{n}}}{{c}}{{{_tex(g)}}}" for g, n in groups)]) + r" \\")
-        start = 2
-        for group, n in groups:
-            if group:
-                lines.append(rf"\cmidrule(lr){{{start}-{start + n - 1}}}")
-            start += n
-    lines.append(" & ".join([_tex(table.corner), *(_tex(name) for _, name in _headers(table))]) + r" \\")
-    lines.append(r"\midrule")
-    for label, cells in table.rows:
-        texts = [_tex(cell.text()) for cell in cells]
-        texts = [rf"\textbf{{{text}}}" if cell.bold else text for text, cell in zip(texts, cells, strict=True)]
-        lines.append(" & ".join([_tex(label), *texts]) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}", "}", ""]
-    lines += [rf"\par\smallskip\footnotesize {_tex(note)}" for note in _all_notes(table)]
-    return "\n".join([*lines, r"\end{table*}"]) + "\n"
-
-
-def as_csv(table: Table) -> str:
-    """One line a cell, numbers in full."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([table.corner or "row", "group", "column", "value", "half_width", "failed_seeds", "best"])
-    for label, cells in table.rows:
-        for (group, name), cell in zip(table.columns, cells, strict=True):
-            value = cell.value if isinstance(cell.value, str) else f"{cell.value:.6g}"
-            writer.writerow(
-                [
-                    label,
-                    group,
-                    name,
-                    value,
-                    "" if cell.half is None else f"{cell.half:.6g}",
-                    cell.failed,
-                    int(cell.bold),
-                ]
-            )
-    return out.getvalue()
-
-
-WRITERS: dict[str, Callable[[Table], str]] = {"md": markdown, "tex": latex, "csv": as_csv}
-
-
-def _headers(table: Table) -> list[tuple[str, str]]:
-    """One metric for all: the domain alone is the heading."""
-    names = {name for _, name in table.columns}
-    if len(names) == 1 and len(table.columns) > 1:
-        return [("", group) for group, _ in table.columns]
-    return table.columns
-
-
-def _all_notes(table: Table) -> list[str]:
-    failed = any(cell.failed for _, cells in table.rows for cell in cells)
-    return [*(["†: some seeds failed; the mean is of the others."] if failed else []), *table.notes]
-
-
-_TEX = {
-    **{c: "\\" + c for c in "&%$#_{}"},
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "→": r"$\to$",
-    "∝": r"$\propto$",
-    "α": r"$\alpha$",
-    "λ": r"$\lambda$",
-    "β": r"$\beta$",
-    "✓": r"$\checkmark$",
-    "–": "--",
-    "†": r"$^\dagger$",
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "≥": r"$\ge$",
-}
-
-
-def _tex(text: str) -> str:
-    """Escaped for LaTeX.
-
-    >>> _tex("5 % of k_1 ± 2")
-    '5 \\\\% of k\\\\_1 $\\\\pm$ 2'
-    """
-    return "".join(_TEX.get(c, c) for c in text)

@@ -31,8 +31,9 @@ SHOWN_CLASSES = 12
 
 
 class Trial(NamedTuple):
-    """A job, and the folder where it may leave what it has done so far."""
+    """A job, its suite, and the folder where it may leave what it has done so far."""
 
+    suite: str
     job: Job
     folder: str
 
@@ -44,7 +45,7 @@ def run(trial: Trial) -> dict[str, Any]:
     method's doing (other data here, a full disk) is raised, and must not count against it.
     """
     job = trial.job
-    loaded = _loaded(job.suite)
+    loaded = _loaded(trial.suite)
     suite, model = loaded.suite, loaded.model
     domain, data = loaded.domain(job.domain)
     here = {"model": loaded.model_fingerprint, "data": data, "code": code_version(job.method)}

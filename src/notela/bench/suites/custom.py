@@ -6,11 +6,12 @@
     model = "model.py:build"                # a function without arguments that returns the torch module
     weights = "model.safetensors"           # optional, loaded into it
     preprocess = "model.py:prepare"         # a function from a file's path to a tensor;
-                                            # or, for images, {size = [32, 32], mean = [...], std = [...]}
+                                            # or, for images, {size = [32, 32], mean = [...], std = [...]} or
+                                            # {resize = 256, crop = 224, mean = [...], std = [...]}
     source = "clean"                        # optional: held-out data of the source, for a figure
     settings = {epochs = 10, batch_size = 64}   # optional
 
-    [validation]                            # labelled, to choose settings on
+    [validation]                            # labelled, to choose settings on; without it, published ones are used
     north = "data/north"
 
     [test]
@@ -37,16 +38,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch import nn
 
-from notela.bench.suite import Domain, Suite, stable_share
+from notela.bench.files import domain as domain_of_files
+from notela.bench.suite import Domain, Suite
 from notela.errors import NotelaError, check_choice
+from notela.vision.folders import class_folders
+from notela.vision.preprocessing import read_image
 
-ADAPT = 0.75
 _KEYS = {"name", "task", "classes", "model", "weights", "preprocess", "source", "settings", "validation", "test"}
 
 
@@ -58,12 +59,12 @@ def read(path: Path) -> Suite:
         raise NotelaError(f"{path} does not exist; its form: docs/bench.md") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise NotelaError(f"{path} cannot be read as TOML: {error}") from error
-    for key in sorted({"task", "classes", "model", "preprocess", "validation", "test"} - content.keys()):
+    for key in sorted({"task", "classes", "model", "preprocess", "test"} - content.keys()):
         raise NotelaError(f"{path} has no {key!r}; its form: docs/bench.md")
     for key in sorted(content.keys() - _KEYS):
         raise NotelaError(f"{path} has an unknown key {key!r}; known: {', '.join(sorted(_KEYS))}")
     check_choice("task", content["task"], ("singlelabel", "multilabel"))
-    for key in ("validation", "test"):
+    for key in ("validation", "test") if "validation" in content else ("test",):
         if not isinstance(content[key], dict) or not content[key]:
             raise NotelaError(f"[{key}] in {path} must name at least one folder: north = 'data/north'")
         for name, folder in content[key].items():
@@ -74,9 +75,9 @@ def read(path: Path) -> Suite:
         raise NotelaError(f"settings = {settings!r} in {path} must be a table: {{epochs = 10, batch_size = 64}}")
     for key in sorted(settings.keys() - {"epochs", "batch_size"}):
         raise NotelaError(f"settings in {path} has {key!r}; the grid searches everything but epochs and batch_size")
-    root, task = path.resolve().parent, content["task"]
+    root, task, validation = path.resolve().parent, content["task"], content.get("validation", {})
     for name, folder in content["test"].items():
-        for other, same in content["validation"].items():
+        for other, same in validation.items():
             if (root / folder).resolve() == (root / same).resolve():
                 raise NotelaError(f"{name} and {other} in {path} are the same folder, and one is for validation")
     names = _class_names(content["classes"], root)
@@ -89,7 +90,7 @@ def read(path: Path) -> Suite:
         protocol="files split 75 / 25 by a stable hash of their names; all outputs kept",
         class_names=tuple(names),
         model=partial(_model, content["model"], content.get("weights"), root),
-        validation={name: partial(place, root / folder) for name, folder in content["validation"].items()},
+        validation={name: partial(place, root / folder) for name, folder in validation.items()},
         test={name: partial(place, root / folder) for name, folder in content["test"].items()},
         source=partial(place, root / content["source"]) if "source" in content else None,
         overrides=settings,
@@ -97,56 +98,13 @@ def read(path: Path) -> Suite:
     )
 
 
-class Files(Dataset[Tensor]):
-    """Files, prepared as they are asked for."""
-
-    def __init__(self, paths: list[Path], prepare: Callable[[Path], Any]) -> None:
-        self._paths, self._prepare = paths, prepare
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitem__(self, row: int) -> Tensor:
-        try:
-            return torch.as_tensor(self._prepare(self._paths[row]), dtype=torch.float32)
-        except Exception as error:
-            raise NotelaError(
-                f"{self._paths[row]} cannot be prepared ({type(error).__name__}: {error}); repair or remove it"
-            ) from error
-
-
 def _domain(folder: Path, task: str, names: list[str], prepare: Callable[[Path], Any]) -> Domain:
     if not folder.is_dir():
         raise NotelaError(f"{folder} is not a folder; check the paths in the TOML file")
-    found = _by_folder(folder, names) if task == "singlelabel" else _by_table(folder, names)
+    found = class_folders(folder, names) if task == "singlelabel" else _by_table(folder, names)
     if not found:
         raise NotelaError(f"{folder} holds no files; expected {_expected(task)}")
-    paths = sorted(found)
-    relative = [path.relative_to(folder).as_posix() for path in paths]
-    adapt = stable_share(relative) < ADAPT
-    if adapt.all() or not adapt.any():
-        raise NotelaError(f"{folder} holds {len(paths)} files, too few to split into adaptation and held-out ones")
-    labels = torch.tensor([found[path] for path in paths])
-    parts = [Files([p for p, mine in zip(paths, chosen, strict=True) if mine], prepare) for chosen in (adapt, ~adapt)]
-    return Domain(
-        adapt=parts[0],
-        test=parts[1],
-        test_labels=labels[torch.from_numpy(~adapt)],
-        adapt_labels=labels[torch.from_numpy(adapt)],
-        identity=" ".join(f"{name} {path.stat().st_size}" for name, path in zip(relative, paths, strict=True)),
-    )
-
-
-def _by_folder(folder: Path, names: list[str]) -> dict[Path, int]:
-    """Class numbers of the files in sub-folders."""
-    found = {}
-    for place in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
-        if place.name not in names:
-            raise NotelaError(f"{place} is no class of the model ({_some(names)}); rename or remove the folder")
-        for path in place.rglob("*"):
-            if path.is_file() and not path.name.startswith("."):
-                found[path] = names.index(place.name)
-    return found
+    return domain_of_files(found, folder, prepare)
 
 
 def _by_table(folder: Path, names: list[str]) -> dict[Path, list[int]]:
@@ -194,22 +152,12 @@ def _class_names(given: Any, root: Path) -> list[str]:
 
 def _preprocessing(given: Any, root: Path) -> Callable[[Path], Any]:
     if isinstance(given, dict):
-        wrong = given.keys() - {"size", "mean", "std"}
-        if wrong or "size" not in given:
-            raise NotelaError(f"preprocess = {given!r} must be a table of size, mean and std, or 'file.py:name'")
-        return partial(_image, **given)
+        if given.keys() - {"size", "resize", "crop", "mean", "std"} or not given.keys() & {"size", "crop"}:
+            raise NotelaError(
+                f"preprocess = {given!r} must be a table (size, or resize and crop; mean and std) or 'file.py:name'"
+            )
+        return partial(read_image, **given)
     return _function(given, root)
-
-
-def _image(path: Path, size: list[int], mean: list[float] | float = 0.0, std: list[float] | float = 1.0) -> Tensor:
-    """An image file as (channels, height, width); one number for the mean gives one channel, grey."""
-    from PIL import Image
-
-    grey = not isinstance(mean, list) or len(mean) == 1
-    with Image.open(path) as image:
-        pixels = np.asarray(image.convert("L" if grey else "RGB").resize((size[1], size[0])), dtype=np.float32) / 255
-    x = torch.from_numpy(pixels[None] if grey else pixels.transpose(2, 0, 1).copy())
-    return (x - torch.tensor(mean).reshape(-1, 1, 1)) / torch.tensor(std).reshape(-1, 1, 1)
 
 
 def _model(given: str, weights: str | None, root: Path) -> nn.Module:

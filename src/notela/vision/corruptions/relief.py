@@ -6,14 +6,12 @@ What OpenCV does for the benchmark, written for stacks of images.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
 
-Images = npt.NDArray[np.uint8]
-Array = npt.NDArray[Any]
+from notela.vision.corruptions.arrays import Array, Images
 
 _FARTHEST = 20  # pixels from its edge, where a drop of water is flat
 
