@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed-for-this-checkout
 
-.PHONY: test lint demo bench check-cifar clean
+.PHONY: test lint demo bench clean
 
 test: lint
 	$(BIN)/python -m pytest
@@ -18,9 +18,6 @@ demo: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
-
-check-cifar: $(READY)
-	$(BIN)/python benchmarks/cifar10c_check.py
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -1,7 +1,7 @@
 """Speed and memory, each against a plain double in the same run: `make bench`.
 
-    python benchmarks/run.py                # all five
-    python benchmarks/run.py graph refresh epoch harness trial
+    python benchmarks/run.py                # all six
+    python benchmarks/run.py graph refresh epoch harness trial images
 
 graph    neighbours + mutual graph + teacher step, N = 20,000, d = 1,280, C = 100, against dense N × N torch
 refresh  one per-iteration refresh of NOTELA (batch 64, N = 10,000) against rebuilding the dense graph
@@ -9,6 +9,8 @@ epoch    one NOTELA epoch against one inference pass plus one training pass of t
 harness  runs of `notela bench digits` by one worker process, with records, against the same runs in a bare loop (wall
          time, turn by turn; the worker's start is given apart)
 trial    CPU-seconds for each example of one NOTELA epoch: CIFAR's ResNet-20, and EfficientNet-B1 on 5-s spectrograms
+images   ResNet-20 in channels-last layout against the plain one; reading ahead in another process against reading in
+         turn (600 JPEGs of 500×375 pixels, one thread of computing); wall time, turn by turn
 
 Times are CPU-seconds of all threads; memory is the peak of the resident set above what the inputs take. Every case runs
 in a process of its own.
@@ -26,23 +28,28 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import notela
-from notela.bench import plan, runner
+from notela.bench import files, plan, runner
 from notela.bench.progress import Progress
 from notela.bench.suite import Loaded, find
 from notela.classifier import Output
 from notela.engines.local import Local
+from notela.evaluation import Predict
 from notela.graph import mutual_affinity, neighbours
 from notela.methods import NOTELA, Preset
 from notela.methods.notela import teacher_step
 from notela.task import cross_entropy, probabilities, votes
 from notela.vision.networks import CifarResNet
+from notela.vision.preprocessing import IMAGENET_MEAN, IMAGENET_STD, read_image
 
 AUTHORS = {"graph": {"cpu_s": 16.7, "peak_gb": 3.1}, "refresh": {"cpu_s": 2.8}}  # measured on their released code
 
@@ -288,12 +295,65 @@ def trial(variant: str) -> dict[str, Any]:
     }
 
 
+# ---- images
+
+
+def turn_by_turn(works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median wall seconds of each, and the ratio of the first to the last; what the machine does else falls on all."""
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(rounds + 1):
+        for name, work in works.items():
+            start = time.perf_counter()
+            work()
+            if turn:  # the first warms up
+                seconds[name].append(time.perf_counter() - start)
+    medians = {name: statistics.median(all_of) for name, all_of in seconds.items()}
+    first, *_, last = medians.values()
+    return {**medians, "ratio": first / last}
+
+
+def images(variant: str) -> dict[str, Any]:
+    if variant == "decoding":
+        return decoding()
+    nets = {"channels_last": CifarResNet(), "plain": CifarResNet().to(memory_format=torch.contiguous_format)}
+    x, y = torch.randn(256, 3, 32, 32), torch.arange(256) % 10
+
+    def step(net: nn.Module) -> None:
+        if variant == "inference":
+            with torch.no_grad():
+                net.eval()(x)
+        else:
+            for part, labels in zip(x.split(64), y.split(64), strict=True):
+                nn.functional.cross_entropy(net.train()(part), labels).backward()
+
+    return turn_by_turn({name: partial(step, net) for name, net in nets.items()}, 9)
+
+
+def decoding() -> dict[str, Any]:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        rng = np.random.default_rng(0)
+        paths = [Path(folder) / f"{i}.jpg" for i in range(600)]
+        for path in paths:
+            small = Image.fromarray(rng.integers(0, 256, (38, 50, 3)).astype(np.uint8))
+            small.resize((500, 375)).save(path, quality=90)
+        prepare = partial(read_image, resize=256, crop=224, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+        in_turn = files.Files(paths, prepare)
+        ahead = files.loader(in_turn)
+        net = nn.Sequential(
+            nn.Conv2d(3, 32, 7, 4), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        )
+        run = Predict(net)
+        return turn_by_turn({"ahead": lambda: run(ahead), "in turn": lambda: run(in_turn)}, 3)
+
+
 SUITES = {
     "graph": (graph, ["ours", "dense", "ours on noise", "dense on noise"]),
     "refresh": (refresh, ["ours", "dense"]),
     "epoch": (epoch, ["epoch", "iteration"]),
     "harness": (harness, ["one worker"]),
     "trial": (trial, ["ResNet-20", "EfficientNet-B1"]),
+    "images": (images, ["inference", "training", "decoding"]),
 }
 
 

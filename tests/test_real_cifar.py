@@ -1,28 +1,27 @@
-"""Real images, a real checkpoint (../shared/data/cifar10): the network is read right, and AdaBN finds what is known.
+"""Real images, a real checkpoint (../shared/data/cifar10): adaptation finds what is known.
 
-The full check, with TENT and NOTELA on all 10,000 images, is `make check-cifar`.
+The full check, all corruptions and methods, is `notela bench cifar10c`.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-import torch
 
 import notela
-from cifar10c_check import DATA, images, resnet20
+from notela.bench.suite import find, refer
 
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "cifar10"
 pytestmark = pytest.mark.skipif(not DATA.exists(), reason=f"real data not present: {DATA.name}")
 
 
 def test_adapting_a_real_network_to_contrast() -> None:
-    model = resnet20()
-    x, labels = images("contrast")
-    rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:1600]
-    adapt_rows, test_rows = rows[:1000], rows[1000:]
-    evaluator = notela.Evaluator(x[test_rows], labels[test_rows], task="singlelabel")
-    settings = {"task": "singlelabel", "evaluator": evaluator, "epochs": 2, "progress": False}
-    adabn = notela.adapt(model, x[adapt_rows], method="adabn", **settings)
-    student = notela.adapt(model, x[adapt_rows], method="notela", **settings)
+    suite = find(refer("cifar10c", {"data": str(DATA), "images": "1600"}))
+    model, domain = suite.model(), suite.test["contrast"]()
+    settings = {"task": "singlelabel", "evaluator": suite.evaluator(domain), "epochs": 2, "progress": False}
+    adabn = notela.adapt(model, domain.adapt, method="adabn", **settings)
+    student = notela.adapt(model, domain.adapt, method="notela", **settings)
     assert adabn.source is not None
     source = adabn.source["accuracy"]
     assert 0.20 < source < 0.36  # 27.6 % on 2,000 images elsewhere

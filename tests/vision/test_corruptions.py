@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from cifar10c_check import MEAN, STD, resnet20
 from corruption_cases import DATA, cifar, distance, ice, needs_data, pictures, small
 from notela.errors import NotelaError
 from notela.vision import corruptions
 from notela.vision.corruptions import Constants, corrupt
+from notela.vision.networks import CifarResNet, load_weights
+from notela.vision.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from notela.vision.severities import CONSTANTS, EXTRA, NAMES
 
 ALL = NAMES + EXTRA
@@ -94,11 +95,11 @@ def test_higher_severity_is_farther_from_clean_on_real_images(name: str) -> None
 @pytest.mark.parametrize(("name", "accuracy"), [("gaussian_noise", 0.236), ("contrast", 0.276)])
 def test_a_real_network_fails_as_much_as_elsewhere(name: str, accuracy: float) -> None:
     x = torch.from_numpy(corrupt(cifar(), name, 5)).permute(0, 3, 1, 2) / 255
-    x = (x - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
+    x = (x - torch.tensor(IMAGENET_MEAN)[:, None, None]) / torch.tensor(IMAGENET_STD)[:, None, None]
     with np.load(DATA / "cifar10_test.npz") as file:
         labels = file["labels"][:1000]
     with torch.no_grad():
-        found = resnet20()(x).argmax(1).numpy()
+        found = load_weights(CifarResNet(20), DATA / "resnet20.pt")(x).argmax(1).numpy()
     assert abs((found == labels).mean() - accuracy) < 0.05
 
 

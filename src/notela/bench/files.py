@@ -56,7 +56,7 @@ def domain(
     parts = [path for path in paths if share[path] < ADAPT], [path for path in paths if share[path] >= ADAPT]
     if not all(parts):
         raise NotelaError(f"{root} holds {len(paths)} files, too few to split into adaptation and held-out ones")
-    adapt, test = (_loader(Files(part, prepare)) for part in parts)
+    adapt, test = (loader(Files(part, prepare)) for part in parts)
     adapt_labels, test_labels = (torch.tensor(np.array([labelled[path] for path in part])) for part in parts)
     return Domain(
         adapt=adapt,
@@ -68,7 +68,7 @@ def domain(
     )
 
 
-def _loader(files: Files) -> Files | DataLoader[Tensor]:
+def loader(files: Files) -> Files | DataLoader[Tensor]:
     """Files that other processes read ahead, as many as this run has threads, where there are enough files and where
     processes can be forked (a user's function need not be importable in a new one)."""
     if len(files) < WORTH_WORKERS or "fork" not in multiprocessing.get_all_start_methods():
