@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from notela.errors import NotelaError
+from notela.lines import Lines
 
 Record = dict[str, Any]
 
@@ -16,20 +15,17 @@ Record = dict[str, Any]
 class Records:
     """Records by key, of the given domains only: nobody who holds those of the validation domains can see a test score.
 
-    One process writes at a time (the runner holds the folder's lock). A line counts once it is whole; a torn last line
-    is what a killed process left, and goes when the file is opened for writing.
+    One process writes at a time (the runner holds the folder's lock).
     """
 
     def __init__(self, path: Path, domains: Iterable[str]) -> None:
         self.path, self._domains = path, frozenset(domains)
         self._by_key: dict[str, Record] = {}
-        content = path.read_bytes() if path.exists() else b""
-        *lines, self._torn = content.split(b"\n")
-        for number, line in enumerate(lines, 1):
+        self._lines = Lines(path)
+        for number, record in enumerate(self._lines, 1):
             try:
-                record = json.loads(line)
                 key, domain = record["key"], record["domain"]
-            except (ValueError, TypeError, KeyError) as error:
+            except (TypeError, KeyError) as error:
                 raise NotelaError(
                     f"{path}, line {number} is not a record ({error}); delete that line, and its run will be repeated"
                 ) from error
@@ -52,21 +48,5 @@ class Records:
         """Write a record, whole and on disk, or not at all."""
         if record["domain"] not in self._domains:
             raise NotelaError(f"{self.path} keeps to its own domains, and {record['domain']!r} is none of them")
-        line = json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        try:
-            with open(self.path, "ab", buffering=0) as file:
-                start = file.tell() - len(self._torn)
-                file.truncate(start)
-                self._torn = b""
-                try:
-                    while line:
-                        line = line[file.write(line) :]
-                    os.fsync(file.fileno())
-                except OSError:
-                    file.truncate(start)
-                    raise
-        except OSError as error:
-            raise NotelaError(
-                f"cannot write to {self.path} ({error.strerror}); what was recorded before is intact"
-            ) from error
+        self._lines.append(record)
         self._by_key[record["key"]] = record

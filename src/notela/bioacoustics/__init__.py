@@ -1,0 +1,1 @@
+"""Recordings: from sound files to windows, a classifier of birds, and detections."""

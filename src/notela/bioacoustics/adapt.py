@@ -1,0 +1,63 @@
+"""Adaptation of a bird classifier to a folder of recordings that nobody has labelled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from notela.bioacoustics.model import BirdClassifier
+from notela.bioacoustics.prepare import Report, Settings, prepare
+from notela.bioacoustics.prepared import Windows
+from notela.engines import Engine
+from notela.evaluation import predict
+from notela.loop import Result, adapt
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """The adapted classifier, what happened, and the scores (windows, kept classes) before and after."""
+
+    result: Result
+    report: Report
+    before: Tensor
+    after: Tensor
+
+    @property
+    def model(self) -> BirdClassifier:
+        """An adapted copy; the original is untouched."""
+        assert isinstance(self.result.model, BirdClassifier)
+        return self.result.model
+
+
+def adapt_to_recordings(
+    model: BirdClassifier,
+    folder: Path,
+    run_dir: Path,
+    engine: Engine,
+    *,
+    method: Any = "notela",
+    classes: Sequence[int] | None = None,
+    most: int = 200,
+    progress: Callable[[int, int], None] | None = None,
+    **settings: Any,
+) -> Adapted:
+    """Windows around the strongest peaks of each recording (paper, appendix C), then `notela.adapt` on all of them.
+
+    `run_dir` keeps the windows and the run: the same call again goes on where an earlier one stopped.
+    """
+    cutting = Settings(seconds=model.window, most=most)
+    report = prepare(folder, run_dir / "windows", engine, settings=cutting, progress=progress)
+    rows = np.arange(len(report.prepared))
+    windows = DataLoader(Windows(report.prepared, rows), batch_size=64)
+    kept = None if classes is None else list(classes)
+    result = adapt(
+        model, windows, task="multilabel", method=method, classes=kept, run_dir=run_dir / "adaptation", **settings
+    )
+    before, after = (predict(one, windows, task="multilabel", classes=kept) for one in (model, result.model))
+    return Adapted(result, report, before, after)

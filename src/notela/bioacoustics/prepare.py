@@ -1,0 +1,352 @@
+"""From a folder of recordings to a prepared data set (see `prepared`): recording by recording, in several processes.
+
+Running again does what is missing: new recordings, changed ones, and those that could not be used before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from notela.bioacoustics import prepared
+from notela.bioacoustics.annotations import Box, stem
+from notela.bioacoustics.audio import SAMPLE_RATE, BadRecording, Recording, find_recordings, quiet_decoder
+from notela.bioacoustics.failures import write_failures
+from notela.bioacoustics.labels import SPLITS, UNKNOWN, label_windows, match, outside, single_label, split
+from notela.bioacoustics.prepared import FORMAT, STORAGES, Prepared, Storage
+from notela.bioacoustics.taxonomy import Resolved, Species, release, resolve
+from notela.bioacoustics.windows import PROTOCOLS, cut, peak_windows, samples_in, tile_windows
+from notela.engines import Engine
+from notela.errors import NotelaError, check_choice, check_integer
+from notela.runs import replacing
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How recordings become windows."""
+
+    protocol: str = "peaks"
+    seconds: float = 5.0
+    most: int = 200
+    """Windows of a recording, around its strongest peaks; `tiles-5s` takes all."""
+    storage: Storage = "float16"
+    single_label: bool = False
+    """Only windows with exactly one species."""
+
+    def __post_init__(self) -> None:
+        check_choice("protocol", self.protocol, PROTOCOLS)
+        check_choice("storage", self.storage, STORAGES)
+        check_integer("most", self.most, 1)
+        samples_in(self.seconds)
+        if self.protocol == "tiles-5s" and self.seconds != 5:
+            raise NotelaError(f"the protocol tiles-5s has windows of 5 s; {self.seconds:g} s would need another name")
+
+
+FOCAL = Settings(seconds=6.0, most=5)
+"""The paper's, for recordings of one bird in front; a random 5 s of the 6 are trained on."""
+SOUNDSCAPE = Settings()
+
+
+@dataclass(frozen=True)
+class Task:
+    """One recording, and what a worker needs to know of it."""
+
+    path: Path
+    recording: str
+    boxes: tuple[Box, ...] | None
+    """With their species' codes for labels; None: nothing is known, and every window stays."""
+    settings: Settings
+    parts: Path
+    fingerprint: str
+    """Of the file, its boxes and the settings: what is done under the same one is not done again."""
+
+    @property
+    def part(self) -> str:
+        """The name of its files."""
+        return hashlib.sha256(self.recording.encode()).hexdigest()[:20]
+
+
+@dataclass
+class Report:
+    """What a run did."""
+
+    prepared: Prepared
+    recordings: int
+    done_before: int
+    failures: list[BadRecording]
+    names: Resolved | None
+    """What became of the labels' names."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Windows that were left out, by reason."""
+    missing: list[str] = field(default_factory=list)
+    """Recordings that the annotations name and that are not there."""
+    bare: list[str] = field(default_factory=list)
+    """Recordings that the annotations do not name."""
+    beyond: int = 0
+    """Boxes that are not within their recording."""
+    ignored: Counter[str] = field(default_factory=Counter)
+    """Boxes of species that are not in the species list."""
+    seconds: float = 0.0
+    """Of sound, in all recordings that could be used."""
+
+
+def prepare(
+    folder: Path,
+    to: Path,
+    engine: Engine,
+    *,
+    settings: Settings | None = None,
+    focal: bool = False,
+    boxes: Sequence[Box] | None = None,
+    species: Sequence[str] | None = None,
+    strict: bool = False,
+    split_by: str = "by-recording",
+    about: Mapping[str, Mapping[str, str]] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Prepare the recordings below a folder.
+
+    `focal`: the first folder below `folder` names the species of all recordings in it. Otherwise labels come from
+    `boxes`; without these, windows have none. `species`: the classes, in their order; boxes of others are ignored.
+    `about`: by a recording's stem, its source, licence and group (recordings of one group stay in one split).
+    """
+    check_choice("split_by", split_by, SPLITS)
+    if focal and boxes is not None:
+        raise NotelaError("focal recordings take their species from their folders; leave the annotations out")
+    if to.resolve().is_relative_to(folder.resolve()):
+        raise NotelaError(f"{to} lies in {folder}, so its windows would be taken for recordings; choose another place")
+    settings = settings or (FOCAL if focal else SOUNDSCAPE)
+    paths, unreadable = find_recordings(folder)
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    labels, missing, bare = _labels(names, focal, boxes)
+    resolved, codes, classes = _species(labels, species, strict)
+    wanted = {one.code for one in classes}
+    ignored: Counter[str] = Counter()
+    tasks = []
+    (to / "parts").mkdir(parents=True, exist_ok=True)
+    for path, name in zip(paths, names, strict=True):
+        mine = None if labels is None else tuple(_coded(labels[name], codes, wanted, ignored))
+        tasks.append(Task(path, name, mine, settings, to.resolve() / "parts", _fingerprint(path, mine, settings)))
+    waiting = [task for task in tasks if _done(task) is None]
+    failures = [*unreadable, *_work(waiting, engine, len(tasks) - len(waiting), len(tasks), progress)]
+    write_failures(to / "failures.csv", folder, failures)
+    done = {task.recording: found for task in tasks if (found := _done(task)) is not None}
+    if not done:
+        raise NotelaError(
+            f"none of the {len(tasks)} recordings in {folder} could be used (first: {failures[0]}); all are listed in "
+            f"{to / 'failures.csv'}"
+        )
+    _forget_others(to / "parts", tasks)
+    table = _table(tasks, done, split_by, about or {})
+    manifest = {
+        "format": FORMAT,
+        "settings": asdict(settings),
+        "length": samples_in(settings.seconds),
+        "sample_rate": SAMPLE_RATE,
+        "split": split_by,
+        "taxonomy": release(),
+        "classes": [list(one) for one in classes],
+        "recordings": len(done),
+        "windows": len(table["recording"]),
+        "failures": len(failures),
+        "fingerprint": hashlib.sha256(" ".join(sorted(task.fingerprint for task in tasks)).encode()).hexdigest()[:16],
+    }
+    report = Report(prepared.write(to, manifest, table), len(paths), len(tasks) - len(waiting), failures, resolved)
+    report.missing, report.bare, report.ignored = missing, bare, ignored
+    for one in done.values():
+        report.dropped.update(one["dropped"])
+        report.beyond += one["beyond"]
+        report.seconds += one["duration"]
+    return report
+
+
+# ---- labels
+
+
+def _labels(
+    names: list[str], focal: bool, boxes: Sequence[Box] | None
+) -> tuple[dict[str, list[Box]] | None, list[str], list[str]]:
+    """Boxes of each recording; recordings that are annotated and missing; recordings that are there and bare."""
+    if focal:
+        found = {}
+        for name in names:
+            species, _, rest = name.partition("/")
+            if not rest:
+                raise NotelaError(
+                    f"{name} lies in no species' folder; focal recordings are sorted as Turdus_merula/XC123.mp3"
+                )
+            found[name] = [Box(name, 0.0, float("inf"), species)]
+        return found, [], []
+    if boxes is None:
+        return None, [], []
+    matched = match(names, boxes)
+    return matched.boxes, matched.missing, matched.bare
+
+
+def _species(
+    labels: dict[str, list[Box]] | None, wanted: Sequence[str] | None, strict: bool
+) -> tuple[Resolved | None, dict[str, str], tuple[Species, ...]]:
+    """What became of the names, the code of each name, and the classes. A name that no list knows stays as it is."""
+    written = [box.label for mine in (labels or {}).values() for box in mine if not _unidentified(box)]
+    found = resolve(written, strict=strict) if labels is not None else None
+    matched = found.matched if found else {}
+    codes = {name: matched[name].code if name in matched else name for name in dict.fromkeys(written)}
+    if wanted is not None:
+        list_of = resolve(wanted, strict=strict)
+        classes = dict.fromkeys(list_of.matched.get(name) or _nameless(name) for name in wanted)
+        return found, codes, tuple(classes)
+    known = {one.code: one for one in matched.values()}
+    return found, codes, tuple(known.get(code) or _nameless(code) for code in sorted(set(codes.values())))
+
+
+def _nameless(name: str) -> Species:
+    return Species(name, name, "", "", "", "")
+
+
+def _unidentified(box: Box) -> bool:
+    return box.label.strip().casefold() in UNKNOWN
+
+
+def _coded(boxes: Iterable[Box], codes: dict[str, str], wanted: set[str], ignored: Counter[str]) -> Iterable[Box]:
+    """Boxes with their species' codes; those of species that are not wanted are counted and left out."""
+    for box in boxes:
+        if _unidentified(box):
+            yield box
+        elif codes[box.label] in wanted:
+            yield box._replace(label=codes[box.label])
+        else:
+            ignored[box.label] += 1
+
+
+# ---- one recording
+
+
+def _fingerprint(path: Path, boxes: tuple[Box, ...] | None, settings: Settings) -> str:
+    status = path.stat()
+    whole = [status.st_size, status.st_mtime_ns, boxes, asdict(settings)]
+    return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:20]
+
+
+def _done(task: Task) -> dict[str, Any] | None:
+    """What an earlier run found, if nothing has changed since."""
+    try:
+        found: dict[str, Any] = json.loads((task.parts / f"{task.part}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if found.get("fingerprint") == task.fingerprint else None
+
+
+def prepare_one(task: Task) -> BadRecording | None:
+    """Windows of one recording, labelled, cut and written; what speaks against it comes back."""
+    with quiet_decoder():
+        try:
+            _prepare_one(task)
+        except BadRecording as problem:
+            return problem
+    return None
+
+
+def _prepare_one(task: Task) -> None:
+    settings, length = task.settings, samples_in(task.settings.seconds)
+    recording = Recording(task.path)
+    if settings.protocol == "peaks":
+        starts = peak_windows(recording, settings.seconds, settings.most)
+    else:
+        starts = tile_windows(recording.length, settings.seconds)
+    labels: list[list[str]] = [[] for _ in starts]
+    dropped: Counter[str] = Counter()
+    beyond = 0
+    if task.boxes is not None:
+        begins = [start / SAMPLE_RATE for start in starts]
+        found = label_windows(begins, settings.seconds, task.boxes, protocol=settings.protocol)
+        if settings.single_label:
+            found = single_label(found)
+        kept = found.kept()
+        dropped.update(reason for reason in found.dropped if reason)
+        starts, labels = [starts[i] for i in kept], [sorted(found.species[i]) for i in kept]
+        finite = [box for box in task.boxes if box.end != float("inf")]
+        beyond = len(outside(finite, recording.duration))
+    blocks = recording.blocks()
+    shape = len(starts), length
+    prepared.write_part(task.parts, task.part, cut(blocks, starts, length), shape, settings.storage)
+    if settings.protocol != "peaks":
+        deque(blocks, maxlen=0)  # a silent or broken-off recording shows at its end, where peaks have looked already
+    content = {
+        "fingerprint": task.fingerprint,
+        "recording": task.recording,
+        "duration": recording.duration,
+        "starts": starts,
+        "species": labels,
+        "dropped": dropped,
+        "beyond": beyond,
+    }
+    with replacing(task.parts / f"{task.part}.json") as aside:
+        aside.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _work(
+    tasks: list[Task], engine: Engine, done: int, total: int, progress: Callable[[int, int], None] | None
+) -> list[BadRecording]:
+    """Work on what is missing. Stops where going on would not help: a full disk, say."""
+    failures = []
+    with engine:
+        for outcome in engine.map(prepare_one, tasks):
+            done += 1
+            if outcome.trace is not None or "worker process died" in (outcome.error or ""):
+                reason = f"it could not be prepared ({outcome.error})"
+                failures.append(BadRecording(outcome.item.path, reason, "leave it out, or report this"))
+            elif outcome.error is not None:
+                raise NotelaError(f"{outcome.error}; mend that and run the same command again, it goes on from here")
+            elif outcome.value is not None:
+                failures.append(outcome.value)
+            if progress is not None:
+                progress(done, total)
+    return sorted(failures, key=lambda problem: problem.path)
+
+
+# ---- the whole
+
+
+def _table(
+    tasks: list[Task], done: dict[str, dict[str, Any]], by: str, about: Mapping[str, Mapping[str, str]]
+) -> dict[str, list[Any]]:
+    table: dict[str, list[Any]] = {name: [] for name in prepared.COLUMNS}
+    groups = []
+    for task in tasks:
+        found = done.get(task.recording)
+        if found is None:
+            continue
+        mine = about.get(stem(task.recording), {})
+        for row, (start, species) in enumerate(zip(found["starts"], found["species"], strict=True)):
+            seconds = start / SAMPLE_RATE
+            values = (
+                task.recording,
+                seconds,
+                seconds + task.settings.seconds,
+                species,
+                "",
+                mine.get("source", ""),
+                mine.get("licence", ""),
+                task.part,
+                row,
+            )
+            for name, value in zip(prepared.COLUMNS, values, strict=True):
+                table[name].append(value)
+            groups.append(mine.get("group") or task.recording)
+    adapt = split(groups, table["start"], by)
+    table["split"] = ["adapt" if yes else "test" for yes in adapt.tolist()]
+    return table
+
+
+def _forget_others(parts: Path, tasks: list[Task]) -> None:
+    """Recordings that are gone, or that were stored otherwise, need no samples."""
+    ending = {"float16": ".npy", "flac": ".flac"}
+    kept = {f"{task.part}{end}" for task in tasks for end in (".json", ending[task.settings.storage])}
+    for path in parts.iterdir():
+        if path.name not in kept:
+            path.unlink()
