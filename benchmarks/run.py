@@ -248,7 +248,7 @@ def harness(variant: str) -> dict[str, Any]:
         unfinished = Path(folder) / "unfinished"
         unfinished.mkdir()
         records = runner.validation_records(Path(folder), protocol)
-        ours = runner._Runner(unfinished, engine, Progress(len(jobs), engine), retry_failed=False)
+        ours = runner._Runner("digits", unfinished, engine, Progress(len(jobs), engine), retry_failed=False)
 
         def harnessed(chunk: list[plan.Job]) -> float:
             start = time.perf_counter()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from notela.errors import NotelaError
 from notela.evaluation import Predict
 from notela.vision.cifar import CLASSES
 from notela.vision.folders import OFFICE_HOME, VISDA_CLASSES
+from notela.vision.preprocessing import IMAGENET_MEAN, IMAGENET_STD, as_torchvision
 from notela.vision.severities import EXTRA, NAMES
 from test_runner import Here
 
@@ -64,7 +66,7 @@ def small_network(classes: int) -> Callable[..., nn.Module]:
     ("reference", "message"),
     [
         ("cifar10c?image=3", "no option 'image'; it takes data, network, weights, images, severity, corruptions"),
-        ("cifar10c?images=few", "an option of cifar10c is not a whole number"),
+        ("cifar10c?images=few", "images='few' of cifar10c is not a whole number"),
         ("cifar10c?images=0", "images=0 must be"),
         ("cifar10c?severity=6", "severity='6' is not one of '1', '2'"),
         ("cifar10c?severity=1,", "severity='' is not one of"),
@@ -75,8 +77,9 @@ def small_network(classes: int) -> Callable[..., nn.Module]:
         ("visda?images=-1", "images=-1 must be"),
         ("office-home?source=art", "source='art' is not one of 'Art'"),
         ("imagenet?data=nowhere", "nowhere/sketch does not exist: download ImageNet-Sketch from https://"),
+        ("office-home?targets=Art", "targets='Art' is not one of 'Clipart', 'Product'"),
         ("office-home?data=nowhere", "nowhere/Art does not exist: download Office-Home from https://"),
-        ("domainnet?data=nowhere", "nowhere/clipart does not exist: download DomainNet from https://"),
+        ("domainnet?data=nowhere", "nowhere/real does not exist: download DomainNet from https://"),
     ],
 )
 def test_mistakes_in_options_are_named(reference: str, message: str) -> None:
@@ -90,7 +93,11 @@ def test_mistakes_in_options_are_named(reference: str, message: str) -> None:
     [
         ("cifar10c?data=nowhere", "fog", "nowhere holds no CIFAR-10 test images: expected cifar-10-batches-py"),
         ("visda?data=nowhere", "VisDA-C validation", "nowhere/validation does not exist: download VisDA-C from https"),
-        ("visda?data=nowhere&part=test", "VisDA-C test", "test/image_list.txt and the files in it"),
+        (
+            "visda?data=nowhere&part=test",
+            "VisDA-C test",
+            "classification/data/image_list.txt of that repository as test/image_list.txt",
+        ),
     ],
 )
 def test_missing_data_says_what_to_download(reference: str, domain: str, message: str) -> None:
@@ -123,6 +130,16 @@ def test_references_are_the_same_from_everywhere(tmp_path: Path, monkeypatch: py
         find(there).model()
     assert str(caught.value).startswith(str(tmp_path))
     assert absolute("digits") == "digits"
+    assert Path(dict(parse_qsl(absolute("cifar10c").partition("?")[2]))["data"]).is_absolute()  # the default, too
+    assert "classes" not in absolute("office-home")
+    assert refer(given, {"network": "resnet56"}) == f"{given}&network=resnet56"
+
+
+def test_a_toml_file_may_have_a_question_mark_in_its_path(tmp_path: Path) -> None:
+    with pytest.raises(NotelaError, match=r"a\?b/ponds.toml does not exist"):
+        find(str(tmp_path / "a?b" / "ponds.toml"))
+    with pytest.raises(NotelaError, match=r"ponds.toml takes no options \(images=3\)"):
+        find("ponds.toml?images=3")
 
 
 # ---- cifar10c
@@ -140,6 +157,8 @@ def test_the_paper_s_corruptions_and_more_seeds_for_four() -> None:
     assert suite.published["average"].keys() == {"source", *notela.methods.names()}
     assert "4,000 of the 10,000" in suite.protocol
     assert "standard error of up to 1.6 points" in suite.protocol
+    assert find("cifar10c?severity=3").published == {}
+    assert find("cifar10c?corruptions=fog,snow").published == {}
 
 
 def test_several_severities_make_a_sweep() -> None:
@@ -232,13 +251,19 @@ def test_files_are_split_by_their_names_and_drawn_without_moving_the_split(tmp_p
     assert len(fewer.adapt) + len(fewer.test) == 30
     assert {float(x) for x in fewer.test} <= held_out
     assert whole.fingerprint() != fewer.fingerprint()
+    changed = next(path for path in labelled if path.stem not in {str(n) for n in held_out})
+    before = whole.fingerprint()
+    changed.write_bytes(changed.read_bytes() + b"more")
+    assert files.domain(labelled, tmp_path, lambda path: torch.tensor([float(path.stem)])).fingerprint() != before
+    with pytest.raises(NotelaError, match="holds 60 files, of which 1 are drawn: too few to split"):
+        files.domain(labelled, tmp_path, lambda path: torch.zeros(1), most=1)
 
 
 def test_reading_ahead_in_other_processes_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(40):
         paint(tmp_path / "ab"[i % 2] / f"{i}.png", shade=40 + 100 * (i % 2))
     labelled = {path: "ab".index(path.parent.name) for path in tmp_path.rglob("*.png")}
-    prepare, results, net = imagenet.prepare, [], small_network(2)()
+    prepare, results, net = as_torchvision, [], small_network(2)()
     for enough in (1000, 1):
         monkeypatch.setattr(files, "WORTH_WORKERS", enough)
         domain = files.domain(labelled, tmp_path, prepare)
@@ -259,7 +284,7 @@ def test_a_damaged_image_is_named_even_from_another_process(tmp_path: Path, monk
         paint(tmp_path / "a" / f"{i}.png")
     (tmp_path / "a" / "3.png").write_bytes(b"not a picture")
     monkeypatch.setattr(files, "WORTH_WORKERS", 1)
-    domain = files.domain(dict.fromkeys((tmp_path / "a").iterdir(), 0), tmp_path, imagenet.prepare)
+    domain = files.domain(dict.fromkeys((tmp_path / "a").iterdir(), 0), tmp_path, as_torchvision)
     mine = domain.adapt if stable_share(["a/3.png"])[0] < 0.75 else domain.test
     with pytest.raises(NotelaError, match=r"a/3.png cannot be prepared \(UnidentifiedImageError: .*repair or remove"):
         Predict(small_network(2)())(mine)
@@ -302,6 +327,7 @@ def test_imagenet_s_variants_in_their_layouts(imagenet_folder: Path) -> None:
     assert set(masked.adapt_labels.tolist()) | set(masked.test_labels.tolist()) == set(masked.classes)
     assert masked.fingerprint() != all_outputs.fingerprint()
     assert masked.adapt[0].shape == suite.validation["snow"]().adapt[0].shape == (3, 224, 224)
+    assert suite.published.keys() == {imagenet.RENDITIONS_ALL, imagenet.SKETCH}
     few = image_suite("imagenet", imagenet_folder, images="24")
     assert len(few.test[imagenet.SKETCH]().adapt) + len(few.test[imagenet.SKETCH]().test) == 24
     assert "at most 24 images of each domain" in few.protocol
@@ -321,6 +347,44 @@ def test_imagenet_scores_with_and_without_the_mask(imagenet_folder: Path) -> Non
     scores = [suite.evaluator(domain)(Predict(Shades(), domain.classes))["accuracy"] for domain in domains]
     share = (domains[0].test_labels == 995).float().mean().item()
     assert scores == [pytest.approx(share), 0.0]
+
+
+def test_each_domain_is_prepared_as_its_model_expects(imagenet_folder: Path, tmp_path: Path) -> None:
+    """ImageNet-C as it is, the others scaled by their shorter side; VisDA squeezed. All normalised."""
+
+    def pixels(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.tensor(IMAGENET_STD).reshape(3, 1, 1) + torch.tensor(IMAGENET_MEAN).reshape(3, 1, 1)
+
+    suite = image_suite("imagenet", imagenet_folder)
+    labelled = sorted((imagenet_folder / "ImageNet-C" / "glass_blur" / "5").rglob("*.JPEG"))
+    with Image.open(next(p for p in labelled if stable_share([f"{p.parent.name}/{p.name}"])[0] < 0.75)) as image:
+        expected = np.asarray(image.convert("RGB")) / 255
+    first = pixels(suite.validation["glass blur"]().adapt[0]).numpy().transpose(1, 2, 0)
+    np.testing.assert_allclose(first, expected, atol=1e-5)
+    # a picture whose left half is black: squeezed, the half stays a half; scaled and cropped, it does too, but the
+    # white stripe at its right end is cut off
+    stripes = np.zeros((100, 400, 3), np.uint8)
+    stripes[:, 360:] = 255
+    for i in range(12):
+        place = tmp_path / "validation" / VISDA_CLASSES[i] / "a.png"
+        place.parent.mkdir(parents=True)
+        Image.fromarray(stripes).save(place)
+    x = pixels(image_suite("visda", tmp_path).test["VisDA-C validation"]().adapt[0])
+    assert x[:, :, -4:].mean() > 0.99
+    assert x[:, :, :190].max() < 0.05
+    assert pixels(as_torchvision(place)).max() < 0.05
+
+
+def test_a_part_of_imagenet_r_is_refused(imagenet_folder: Path, tmp_path: Path) -> None:
+    for wnid in WNIDS:
+        (tmp_path / "sketch" / wnid).mkdir(parents=True)
+    for i in range(40):
+        paint(tmp_path / "imagenet-r" / WNIDS[i] / f"{i}.jpg")
+    with pytest.raises(NotelaError, match="holds images of 40 classes; ImageNet-R has 200"):
+        image_suite("imagenet", tmp_path).test[imagenet.RENDITIONS_MASKED]()
+    paint(tmp_path / "imagenet-r" / "notes" / "a.jpg")
+    with pytest.raises(NotelaError, match="notes is no class of the model"):
+        image_suite("imagenet", tmp_path).test[imagenet.RENDITIONS_MASKED]()
 
 
 def test_an_incomplete_sketch_folder_is_refused(tmp_path: Path) -> None:
@@ -349,6 +413,7 @@ def test_visda_s_test_part_has_a_list(tmp_path: Path) -> None:
         lines.append(f"trunk01/{i}.jpg {i % 12}\n")
     (tmp_path / "test" / "image_list.txt").write_text("".join(lines) + "\n")
     domain = image_suite("visda", tmp_path, part="test").test["VisDA-C test"]()
+    assert image_suite("visda", tmp_path, part="test").published == {}
     assert sorted([*domain.adapt_labels.tolist(), *domain.test_labels.tolist()]) == sorted([*range(12)] * 2)
     for wrong, message in (
         ("trunk01/0.jpg 12", "line 1 of"),
@@ -359,26 +424,45 @@ def test_visda_s_test_part_has_a_list(tmp_path: Path) -> None:
             image_suite("visda", tmp_path, part="test").test["VisDA-C test"]()
 
 
-def test_office_home_and_domainnet_in_their_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for style in OFFICE_HOME:
+def style_folders(root: Path, styles: Sequence[str], classes: int) -> list[str]:
+    """Pictures of the first two classes; folders for all."""
+    names = [f"class_{i:03d}" for i in range(classes)]
+    for style in styles:
+        for name in names:
+            (root / style / name).mkdir(parents=True)
         for i in range(24):
-            place = style.replace(" ", "_")
-            paint(tmp_path / "office" / place / ["Alarm_Clock", "Backpack"][i % 2] / f"{i:05d}.jpg")
-    suite = image_suite("office-home", tmp_path / "office", source="Product")
+            paint(root / style / names[i % 2] / f"{style}_{i:05d}.jpg")
+    return names
+
+
+def test_office_home_in_its_layout(tmp_path: Path) -> None:
+    names = style_folders(tmp_path, [style.replace(" ", "_") for style in OFFICE_HOME], 65)
+    suite = image_suite("office-home", tmp_path, source="Product")
     assert list(suite.test) == ["Art", "Clipart", "Real World"]
-    assert suite.class_names == ("Alarm_Clock", "Backpack")
+    assert suite.class_names == tuple(names)
     assert len(suite.test["Real World"]().adapt) + len(suite.test["Real World"]().test) == 24
     assert suite.source is not None
-    assert set(suite.source().test_labels.tolist()) <= {0, 1}
+    assert suite.source().identity.startswith("class_000/Product_")
+    assert len(image_suite("office-home", tmp_path, images="8").test["Clipart"]().adapt) < 9
+    assert list(image_suite("office-home", tmp_path, targets="Clipart").test) == ["Clipart"]
+    turned = tmp_path / "classes.txt"
+    turned.write_text("\n".join(reversed(names)))
+    labels = image_suite("office-home", tmp_path, classes=str(turned)).test["Clipart"]().test_labels
+    assert set(labels.tolist()) <= {63, 64}
+    turned.write_text("\n".join(names[1:]))
+    with pytest.raises(NotelaError, match="classes.txt names 64 classes, and there are 65"):
+        image_suite("office-home", tmp_path, classes=str(turned))
+    (tmp_path / "Art" / "__MACOSX").mkdir()
+    with pytest.raises(NotelaError, match="Art names 66 classes, and there are 65"):
+        image_suite("office-home", tmp_path)
 
+
+def test_domainnet_in_its_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     styles = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
-    for style in styles:
-        for i in range(24):
-            paint(tmp_path / "net" / style / ["aircraft_carrier", "zebra"][i % 2] / f"{style}_{i:06d}.jpg")
-        (tmp_path / "net" / f"{style}_train.txt").write_text("")
-    suite = image_suite("domainnet", tmp_path / "net")
+    style_folders(tmp_path, styles, 345)
+    (tmp_path / "clipart_train.txt").write_text("")
+    monkeypatch.setattr(_styles, "source_resnet", small_network(345))
+    suite = image_suite("domainnet", tmp_path)
     assert list(suite.test) == [style for style in styles if style != "real"]
-    monkeypatch.setattr(_styles, "source_resnet", small_network(2))
-    suite = image_suite("domainnet", tmp_path / "net")
     domain = suite.test["sketch"]()
     assert suite.evaluator(domain)(Predict(suite.model())).keys() == {"accuracy", "per_class"}

@@ -175,6 +175,21 @@ def test_captions_say_how_many_seeds(seeds: int, text: str, tmp_path: Path) -> N
     assert text in tables.caption(Results(made.path))
 
 
+def test_captions_where_every_domain_has_more_seeds(tmp_path: Path) -> None:
+    more = dict.fromkeys(("south", "east", "hill"), 3)
+    made = Folder(tmp_path / "x", preset_protocol(more_seeds=more))
+    assert "over 3 seeds, last epoch" in tables.caption(Results(made.path))
+
+
+def test_tables_of_another_protocol_in_the_folder_go(tmp_path: Path) -> None:
+    searched = SearchedFolder(tmp_path / "x", protocol())
+    report.write(searched.path)
+    assert (searched.path / "tables" / "ablation.md").exists()
+    report.write(Folder(tmp_path / "x", preset_protocol()).path)
+    names = {path.stem for place in ("tables", "figures") for path in (tmp_path / "x" / place).iterdir()}
+    assert names == {"test", "hindsight", "per_domain", "epochs", "gains", "probabilities"}
+
+
 # ---- the figure of strengths
 
 

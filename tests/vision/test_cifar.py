@@ -69,6 +69,8 @@ def test_a_pickle_that_would_run_code_does_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["cifar10_test.npz", "test_batch", "test/airplane/1.png"])
 def test_damaged_files_are_named(name: str, tmp_path: Path) -> None:
+    if name.startswith("test/"):
+        as_folders(tmp_path)
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_bytes(b"PK not what it says")
     with pytest.raises(NotelaError, match=f"{Path(name).name} cannot be read .*download it again"):
@@ -81,6 +83,7 @@ def test_damaged_files_are_named(name: str, tmp_path: Path) -> None:
         (IMAGES[:, :28], LABELS, r"images \(20, 28, 32, 3\)"),
         (IMAGES.astype(np.float32), LABELS, "float32"),
         (IMAGES, LABELS[:5], r"labels \(5,\)"),
+        (IMAGES[:0], LABELS[:0], r"images \(0, 32, 32, 3\)"),
         (IMAGES, LABELS + 1, "holds the label 10; CIFAR-10 has 0 to 9"),
         (IMAGES, LABELS - 1, "holds the label -1"),
     ],
@@ -94,8 +97,9 @@ def test_other_data_is_refused(images: Any, labels: Any, message: str, tmp_path:
 def test_an_empty_folder_says_what_is_expected(tmp_path: Path) -> None:
     with pytest.raises(NotelaError, match="holds no CIFAR-10 test images: expected cifar-10-batches-py/test_batch"):
         read_test_set(tmp_path)
-    (tmp_path / "test").mkdir()
-    with pytest.raises(NotelaError, match="holds 0 images in airplane, automobile"):
+    as_folders(tmp_path)
+    (tmp_path / "test" / "airplane").rename(tmp_path / "test" / "plane")
+    with pytest.raises(NotelaError, match="test has no folder 'airplane'; expected airplane, automobile"):
         read_test_set(tmp_path)
 
 
@@ -134,7 +138,16 @@ def test_wrong_published_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(NotelaError, match="cannot be read .*download it again"):
         published_corruption(folder, "snow", 1)
     np.save(folder / "snow.npy", IMAGES)
-    with pytest.raises(NotelaError, match=r"snow.npy holds \(20, 32, 32, 3\) of uint8 and labels.npy \(100,\)"):
+    with pytest.raises(NotelaError, match=r"snow.npy holds images \(20, 32, 32, 3\) of uint8 and labels \(100,\)"):
+        published_corruption(folder, "snow", 1)
+    np.save(folder / "labels.npy", LABELS)
+    np.save(folder / "snow.npy", IMAGES)
+    assert published_corruption(folder, "snow", 1)[0].shape == (4, 32, 32, 3)
+    np.save(folder / "labels.npy", LABELS * 10)  # CIFAR-100-C has the same names and shapes
+    with pytest.raises(NotelaError, match="snow.npy holds the label 90; CIFAR-10 has 0 to 9"):
+        published_corruption(folder, "snow", 1)
+    np.save(folder / "snow.npy", np.float32(3))
+    with pytest.raises(NotelaError, match=r"holds images \(\) of float32"):
         published_corruption(folder, "snow", 1)
 
 

@@ -162,13 +162,31 @@ def test_three_files_give_the_function_of_their_parts(tmp_path: Path) -> None:
 def test_wrong_three_files_are_named(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     three_files(tmp_path)
-    with pytest.raises(NotelaError, match="is not of a ResNet-50 with 7 outputs: size mismatch for classifier.3"):
+    with pytest.raises(
+        NotelaError, match="is not of this ResNetForImageClassification: size mismatch for classifier.3"
+    ):
         source_resnet(50, 7, tmp_path)
-    torch.save({}, tmp_path / FILES[1])
-    with pytest.raises(NotelaError, match="is not of a ResNet-50 with 5 outputs: it lacks 'classifier.1.bias'"):
+    backbone = torch.load(tmp_path / FILES[0], weights_only=True)
+    for more, message in (
+        ({"layer3.6.conv1.weight": torch.zeros(1)}, "holds unknown 'resnet.encoder.stages.2.layers.6.layer.0"),
+        ({"criterion.weight": torch.zeros(1)}, "holds unknown 'criterion.weight'"),
+    ):  # a deeper network's, a training program's
+        torch.save({**backbone, **more}, tmp_path / FILES[0])
+        with pytest.raises(NotelaError, match=message):
+            source_resnet(50, 5, tmp_path)
+    torch.save(backbone, tmp_path / FILES[0])
+    for name, lacks in ((FILES[2], "classifier.3.bias"), (FILES[1], "classifier.1.bias")):
+        torch.save({}, tmp_path / name)
+        with pytest.raises(NotelaError, match=f"it lacks '{lacks}'"):
+            source_resnet(50, 5, tmp_path)
+    torch.save([1, 2], tmp_path / FILES[0])
+    with pytest.raises(NotelaError, match="source_F.pt holds no weights by name"):
+        source_resnet(50, 5, tmp_path)
+    (tmp_path / FILES[0]).write_bytes(b"")
+    with pytest.raises(NotelaError, match=r"source_F.pt cannot be read as a checkpoint \(EOFError"):
         source_resnet(50, 5, tmp_path)
     (tmp_path / FILES[0]).unlink()
-    with pytest.raises(NotelaError, match="source_F.pt does not exist; the folder must hold source_F.pt, source_B.pt"):
+    with pytest.raises(NotelaError, match="source_F.pt does not exist; expected a checkpoint there"):
         source_resnet(50, 5, tmp_path)
     with pytest.raises(NotelaError, match="nowhere does not exist: expected a ResNet-50 with 5 outputs"):
         source_resnet(50, 5, tmp_path / "nowhere")

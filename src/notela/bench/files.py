@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ def domain(
 ) -> Domain:
     """Labelled files (at most so many, if that is not 0), split 75/25 by a stable hash of their paths below `root`."""
     paths = sorted(labelled)
+    found = len(paths)
     names = {path: path.relative_to(root).as_posix() for path in paths}
     share = dict(zip(paths, stable_share(names.values()), strict=True))
     if most:  # by another hash, so that the split stays as it is
@@ -55,7 +56,8 @@ def domain(
         paths = sorted(sorted(paths, key=lambda path: draw[path])[:most])
     parts = [path for path in paths if share[path] < ADAPT], [path for path in paths if share[path] >= ADAPT]
     if not all(parts):
-        raise NotelaError(f"{root} holds {len(paths)} files, too few to split into adaptation and held-out ones")
+        drawn = f", of which {len(paths)} are drawn" if len(paths) < found else ""
+        raise NotelaError(f"{root} holds {found} files{drawn}: too few to split into adaptation and held-out ones")
     adapt, test = (loader(Files(part, prepare)) for part in parts)
     adapt_labels, test_labels = (torch.tensor(np.array([labelled[path] for path in part])) for part in parts)
     return Domain(
@@ -71,7 +73,7 @@ def domain(
 def loader(files: Files) -> Files | DataLoader[Tensor]:
     """Files that other processes read ahead, as many as this run has threads, where there are enough files and where
     processes can be forked (a user's function need not be importable in a new one)."""
-    if len(files) < WORTH_WORKERS or "fork" not in multiprocessing.get_all_start_methods():
+    if len(files) < WORTH_WORKERS or sys.platform != "linux":  # elsewhere a fork is missing or may crash
         return files
     return DataLoader(
         files,

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from notela import classifier, data, evaluation, graph, loop, methods, metrics, state, task
 from notela.bench import supervised
-from notela.bench.suite import Suite
+from notela.bench.suite import Suite, command
 from notela.errors import NotelaError, check_choice, check_integer
 from notela.methods import NOTELA
 from notela.methods.base import Preset
@@ -126,7 +126,7 @@ class Protocol:
     def job(self, domain: str, method: str, preset: Preset | None, seed: int) -> Job:
         """One run; its domain's fingerprint must be known by now."""
         if domain not in self.domains:
-            raise NotelaError(f"nothing was run on {domain} yet; run `notela bench {self.suite}` to its end")
+            raise NotelaError(f"nothing was run on {domain} yet; run `{command(self.suite)}` to its end")
         fingerprints = {"model": self.model, "data": self.domains[domain], "code": self.code[method]}
         keep = seed == 0 and domain not in self.validation
         return Job(domain, method, preset, seed, tuple(self.metrics), fingerprints, keep)

@@ -37,6 +37,11 @@ def write(folder: Path) -> list[Table]:
         text = " ".join((getattr(figures, name).__doc__ or "").split())
         page += ["", f"## Figure: {name}", "", f"![{name}](figures/{name}.png)", "", text]
     _write(folder / "README.md", "\n".join(page) + "\n")
+    kept = {table.name for table in made} | drawn.keys() | ({"search"} if results.protocol.searched else set())
+    for place in ("tables", "figures"):  # of another protocol in this folder
+        for path in (folder / place).iterdir():
+            if path.stem not in kept:
+                path.unlink()
     return made
 
 

@@ -16,6 +16,7 @@ from notela.bench.plan import SEARCH_SEED, SOURCE, SUPERVISED, Job
 from notela.bench.records import Record, Records
 from notela.bench.runner import test_records, validation_records
 from notela.bench.select import select
+from notela.bench.suite import command
 from notela.errors import NotelaError
 from notela.methods.base import Preset
 
@@ -113,7 +114,7 @@ class Results:
         if missing:
             raise NotelaError(
                 f"{missing} runs have no record in {folder} yet, or were made with other code or data; run the same "
-                f"`notela bench {self.protocol.suite}` again to make them"
+                f"`{command(self.protocol.suite)}` again to make them"
             )
         self.unexpected += sum("unexpected" in record for record in found.values() if record is not None)
 

@@ -110,7 +110,13 @@ def _check_domain(suite: Suite, name: str, domain: Domain) -> None:
 @torch.no_grad()
 def _check_classes(loaded: Loaded, domain: Domain) -> None:
     x = Unlabelled(domain.test).example()
-    logits = split_output(loaded.model(to_model(x, torch.device("cpu"), floating_type(loaded.model))))[1]
+    try:
+        logits = split_output(loaded.model(to_model(x, torch.device("cpu"), floating_type(loaded.model))))[1]
+    except RuntimeError as error:
+        raise NotelaError(
+            f"the model cannot take inputs of shape {tuple(x.shape)} ({str(error).splitlines()[0]}); change the "
+            "preprocessing or the model"
+        ) from error
     if logits.shape[1] != len(loaded.suite.class_names):
         raise NotelaError(
             f"the model has {logits.shape[1]} outputs and the class list {len(loaded.suite.class_names)} names; "
@@ -136,6 +142,8 @@ class _Runner:
 
     def run(self, stage: str, jobs: Sequence[Job], records: Records) -> None:
         """Run the jobs that have no record yet, and those that failed if that is wanted."""
+        if not jobs:
+            return
         waiting = []
         finished = failed = 0
         for job in _new(jobs):

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import inspect
 import pkgutil
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -101,9 +102,10 @@ class Loaded:
     @cached_property
     def model_fingerprint(self) -> str:
         """A hash of its layers, its weights and the code of layers that are not torch's own."""
-        files = {_file_of(type(layer)) for layer in self.model.modules()} - {""}
-        code = hashlib.sha256(b"".join(Path(file).read_bytes() for file in sorted(files))).hexdigest()[:8]
-        return fingerprint(self.model) + (code if files else "") + self.suite.identity
+        kinds = {base for layer in self.model.modules() for base in type(layer).__mro__}
+        code = sorted({_source_of(kind) for kind in kinds} - {""})
+        mark = hashlib.sha256("".join(code).encode()).hexdigest()[:8] if code else ""
+        return fingerprint(self.model) + mark + self.suite.identity
 
     def domain(self, name: str) -> tuple[Domain, str]:
         """A domain and its fingerprint; "source" is the source's own held-out data."""
@@ -116,11 +118,11 @@ class Loaded:
         return self._domain[1:]
 
 
-def _file_of(kind: type) -> str:
-    """Where a layer's class is written, unless that is torch."""
+def _source_of(kind: type) -> str:
+    """The text of a layer's class, unless that is torch's."""
     try:
-        return "" if kind.__module__.startswith("torch.") else inspect.getsourcefile(kind) or ""
-    except (TypeError, OSError):  # made in a notebook or by a compiler
+        return "" if kind.__module__.partition(".")[0] == "torch" else inspect.getsource(kind)
+    except (TypeError, OSError):  # built in, or made in a notebook or by a compiler
         return ""
 
 
@@ -139,13 +141,13 @@ def names() -> list[str]:
 def find(reference: str) -> Suite:
     """A suite by its name, with options after a question mark (see `refer`), or from a TOML file (see
     `notela.bench.suites.custom`)."""
-    name, _, query = reference.partition("?")
-    if name.endswith(".toml"):
-        if query:
-            raise NotelaError(f"{name} takes no options ({query}): write them into the file")
+    if reference.endswith(".toml"):
         from notela.bench.suites import custom
 
-        return custom.read(Path(name))
+        return custom.read(Path(reference))
+    name, _, query = reference.partition("?")
+    if name.endswith(".toml"):
+        raise NotelaError(f"{name} takes no options ({query}): write them into the file")
     made: Suite = _maker(name)(**_options(name, query))
     return made
 
@@ -156,15 +158,30 @@ def refer(name: str, options: Mapping[str, str]) -> str:
     >>> refer("cifar10c", {"images": "500"})
     'cifar10c?images=500'
     """
-    return f"{name}?{urlencode(options)}" if options else name
+    return f"{name}{'&' if '?' in name else '?'}{urlencode(options)}" if options else name
+
+
+def command(reference: str) -> str:
+    """How a user types it.
+
+    >>> command("cifar10c?data=my+images&images=500")
+    "notela bench cifar10c --set 'data=my images' --set images=500"
+    """
+    name, _, query = reference.partition("?")
+    options = [shlex.quote(f"{key}={value}") for key, value in parse_qsl(query, keep_blank_values=True)]
+    return " ".join(["notela bench", shlex.quote(name), *(f"--set {option}" for option in options)])
 
 
 def absolute(reference: str) -> str:
     """The same reference from whatever folder a worker starts in."""
+    if reference.endswith(".toml"):
+        return str(Path(reference).resolve())
     name, _, query = reference.partition("?")
-    if name.endswith(".toml"):
-        return str(Path(name).resolve())
-    options = _options(name, query)
+    given, parameters = _options(name, query), inspect.signature(_maker(name)).parameters
+    paths = {
+        key: one.default for key, one in parameters.items() if isinstance(one.default, Path) and one.default != Path()
+    }
+    options = {**paths, **given}
     return refer(name, {key: str(v.resolve() if isinstance(v, Path) else v) for key, v in options.items()})
 
 
@@ -185,10 +202,10 @@ def _options(name: str, query: str) -> dict[str, Any]:
     for key in given.keys() - kinds.keys():
         known = f"it takes {', '.join(kinds)}" if kinds else "it takes none"
         raise NotelaError(f"the suite {name} has no option {key!r}; {known}")
-    try:
-        return {key: kinds[key](value) for key, value in given.items()}
-    except ValueError as error:
-        raise NotelaError(f"an option of {name} is not a whole number: {error}") from None
+    for key, value in given.items():
+        if kinds[key] is int and not value.removeprefix("-").isdecimal():
+            raise NotelaError(f"{key}={value!r} of {name} is not a whole number")
+    return {key: kinds[key](value) for key, value in given.items()}
 
 
 def stable_share(names: Iterable[str]) -> npt.NDArray[np.float64]:

@@ -185,12 +185,13 @@ def _most(protocol: Protocol) -> int:
 def _seeds(protocol: Protocol) -> str:
     """Of how many runs a number is the mean."""
     of_seeds = "the interval is of seeds, not of the choice of held-out examples."
-    more = [domain for domain in protocol.test if protocol.seeds_of(domain) > protocol.seeds]
+    least = min(protocol.seeds_of(domain) for domain in protocol.test)
+    more = [domain for domain in protocol.test if protocol.seeds_of(domain) > least]
     if not more:
-        if protocol.seeds == 1:
+        if least == 1:
             return "Last epoch, one seed."
-        return f"Mean ± 95 % interval (Student's t) over {protocol.seeds} seeds, last epoch; {of_seeds}"
-    fewer = "one seed" if protocol.seeds == 1 else f"{protocol.seeds} seeds"
+        return f"Mean ± 95 % interval (Student's t) over {least} seeds, last epoch; {of_seeds}"
+    fewer = "one seed" if least == 1 else f"{least} seeds"
     each = ", ".join(f"{domain} ({protocol.seeds_of(domain)})" for domain in more)
     return (
         f"Last epoch. Mean ± 95 % interval (Student's t) over seeds for {each}; elsewhere, and in averages, {fewer}; "

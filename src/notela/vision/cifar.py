@@ -13,6 +13,7 @@ from PIL import Image
 
 from notela.errors import NotelaError
 from notela.vision.corruptions import Images, corrupt
+from notela.vision.folders import labelled_images
 
 Labels = npt.NDArray[np.int64]
 
@@ -39,15 +40,8 @@ def test_set(folder: Path) -> tuple[Images, Labels]:
             f"{folder} holds no CIFAR-10 test images: expected cifar-10-batches-py/test_batch (from {WHERE}), "
             "cifar10_test.npz with images and labels, or test/<class>/*.png; --data names another folder"
         )
-    x, y = found
-    if x.ndim != 4 or x.shape[1:] != (32, 32, 3) or x.dtype != np.uint8 or y.shape != x.shape[:1]:
-        raise NotelaError(
-            f"{folder} holds images {x.shape} of {x.dtype} and labels {y.shape}; CIFAR-10 has uint8 (N, 32, 32, 3) "
-            "and one label an image"
-        )
-    if y.min() < 0 or y.max() >= len(CLASSES):
-        raise NotelaError(f"{folder} holds the label {y.max() if y.min() >= 0 else y.min()}; CIFAR-10 has 0 to 9")
-    return x, y
+    _check(folder, *found)
+    return found
 
 
 def published_corruption(folder: Path, name: str, severity: int) -> tuple[Images, Labels]:
@@ -60,11 +54,9 @@ def published_corruption(folder: Path, name: str, severity: int) -> tuple[Images
         ) from None
     except (OSError, ValueError, EOFError) as error:
         raise NotelaError(f"{folder / name}.npy or labels.npy cannot be read ({error}); download it again") from error
-    if len(images) != len(labels) or len(images) % 5 or images.shape[1:] != (32, 32, 3) or images.dtype != np.uint8:
-        raise NotelaError(
-            f"{folder / name}.npy holds {images.shape} of {images.dtype} and labels.npy {labels.shape}; expected uint8 "
-            "(5 N, 32, 32, 3) and (5 N,)"
-        )
+    _check(folder / f"{name}.npy", images, labels)
+    if len(images) % 5:
+        raise NotelaError(f"{folder / name}.npy holds {len(images)} images; five severities need a multiple of 5")
     size = len(images) // 5
     part = slice((severity - 1) * size, severity * size)
     return np.asarray(images[part]), np.asarray(labels[part]).astype(np.int64)
@@ -90,6 +82,18 @@ def frost_images(folder: Path) -> list[Images]:
     return [_pixels(path) for path in paths[:5]]
 
 
+def _check(place: Path, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> None:
+    fits = images.ndim == 4 and images.shape[1:] == (32, 32, 3) and images.dtype == np.uint8
+    if not fits or labels.shape != images.shape[:1] or not len(images):
+        raise NotelaError(
+            f"{place} holds images {images.shape} of {images.dtype} and labels {labels.shape}; expected uint8 "
+            "(N, 32, 32, 3) and one label an image"
+        )
+    if labels.min() < 0 or labels.max() >= len(CLASSES):
+        wrong = labels.max() if labels.min() >= 0 else labels.min()
+        raise NotelaError(f"{place} holds the label {wrong}; CIFAR-10 has 0 to 9")
+
+
 def _from_archive(path: Path) -> tuple[Images, Labels]:
     try:
         with np.load(path) as file:
@@ -109,18 +113,14 @@ def _from_batch(path: Path) -> tuple[Images, Labels]:
 
 
 def _from_folders(root: Path) -> tuple[Images, Labels]:
-    images, labels = [], []
-    for number, name in enumerate(CLASSES):
-        for path in sorted((root / name).glob("*")):
-            if path.suffix.lower() in _ENDINGS:
-                images.append(_pixels(path))
-                labels.append(number)
-    if not images or len({image.shape for image in images}) > 1:
-        raise NotelaError(
-            f"{root} holds {len(images)} images in {', '.join(CLASSES[:2])}, ..., {CLASSES[-1]}; expected images of "
-            "32×32 pixels in these folders"
-        )
-    return np.stack(images), np.array(labels)
+    missing = [name for name in CLASSES if not (root / name).is_dir()]
+    if missing:
+        raise NotelaError(f"{root} has no folder {missing[0]!r}; expected {', '.join(CLASSES)}")
+    found = labelled_images(root, CLASSES)
+    images = [_pixels(path) for path in sorted(found)]
+    if len({image.shape for image in images}) > 1:
+        raise NotelaError(f"{root} holds images of several sizes; CIFAR-10's have 32×32 pixels")
+    return np.stack(images), np.array([found[path] for path in sorted(found)])
 
 
 def _pixels(path: Path) -> Images:

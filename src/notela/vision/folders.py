@@ -77,14 +77,16 @@ def imagenet_sketch(data: Path) -> Path:
 
 
 def visda(data: Path, part: str = "validation") -> Labelled:
-    """VisDA-C: `validation` is the target of most studies (photographs), `train` the source (renderings), both sorted
-    into folders; `test` is not, and has its classes in `image_list.txt`."""
-    check_choice("part", part, ("train", "validation", "test"))
+    """VisDA-C's photographs: `validation`, the target of most studies, is sorted into folders; `test` is not, and has
+    its classes in a list."""
+    check_choice("part", part, ("validation", "test"))
     root = _need(
         data / part,
         "VisDA-C",
         f"https://github.com/VisionLearningGroup/taskcv-2017-public ({part}.tar)",
-        f"{part}/image_list.txt and the files in it" if part == "test" else f"{part}/<class>/*",
+        "test/trunk00/* and so on, with classification/data/image_list.txt of that repository as test/image_list.txt"
+        if part == "test"
+        else f"{part}/<class>/*",
     )
     if part == "test":
         return listed(root, root / "image_list.txt", len(VISDA_CLASSES))
@@ -93,7 +95,6 @@ def visda(data: Path, part: str = "validation") -> Labelled:
 
 def office_home(data: Path, domain: str) -> Path:
     """The folder of Art, Clipart, Product or Real World (which is also spelt Real_World and RealWorld)."""
-    check_choice("domain", domain, OFFICE_HOME)
     spellings = [data / name for name in (domain, domain.replace(" ", "_"), domain.replace(" ", ""))]
     found = next((place for place in spellings if place.is_dir()), spellings[0])
     where = "https://www.hemanthdv.org/officeHomeDataset.html"
@@ -102,7 +103,6 @@ def office_home(data: Path, domain: str) -> Path:
 
 def domainnet(data: Path, domain: str) -> Path:
     """The folder of clipart, infograph, painting, quickdraw, real or sketch."""
-    check_choice("domain", domain, DOMAINNET)
     return _need(data / domain, "DomainNet", "https://ai.bu.edu/M3SDA", f"{domain}/<class>/*.jpg")
 
 
@@ -119,14 +119,17 @@ def listed(root: Path, table: Path, classes: int) -> Labelled:
     found = {}
     try:
         lines = table.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise NotelaError(f"{table} cannot be read ({error.strerror}); it comes with the data set's archive") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotelaError(f"{table} cannot be read ({error}); expected lines such as 'trunk00/1.jpg 0'") from error
     for number, line in enumerate(lines, 1):
         name, _, label = line.strip().rpartition(" ")
         if not line.strip():
             continue
         if not name or not label.isdigit() or int(label) >= classes:
-            raise NotelaError(f"line {number} of {table}, {line!r}, is not a file and a class number below {classes}")
+            raise NotelaError(
+                f"line {number} of {table}, {line!r}, is not a file and a class number below {classes}; a list with "
+                "labels is needed"
+            )
         if not (root / name).is_file():
             raise NotelaError(f"{table} lists {name}, which is not in {root}; unpack the archive again")
         found[root / name] = int(label)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -139,18 +140,31 @@ def load_weights(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     Wide ResNets, whose unused `sub_block1` is left out; torchvision's names for ResNet-50 and ResNet-101.
     """
     path = Path(path)
-    try:
-        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    except FileNotFoundError:
-        raise NotelaError(f"{path} does not exist; expected a checkpoint for {type(net).__name__}") from None
-    except Exception as error:
-        raise NotelaError(f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}") from error
-    if isinstance(state.get("state_dict"), dict):
-        state = state["state_dict"]
-    state = {name.removeprefix("module.").removeprefix("model."): tensor for name, tensor in state.items()}
+    state = {name.removeprefix("model."): tensor for name, tensor in read_state(path).items()}
     state = {name: tensor for name, tensor in state.items() if not name.startswith("sub_block1.")}
     if "layer1.0.conv1.weight" in state and "fc.weight" in state and hasattr(net, "resnet"):
         state = {from_torchvision(name): tensor for name, tensor in state.items()}
+    return fill(net, state, path)
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """The weights in a file by name, without "module." before them."""
+    try:
+        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+    except FileNotFoundError:
+        raise NotelaError(f"{path} does not exist; expected a checkpoint there") from None
+    except Exception as error:
+        reason = " ".join(str(error).split())[:120]
+        raise NotelaError(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {reason})") from error
+    if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
+        state = state["state_dict"]
+    if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        raise NotelaError(f"{path} holds no weights by name; expected a state dict, as `model.state_dict()` gives it")
+    return {str(name).removeprefix("module."): tensor for name, tensor in state.items()}
+
+
+def fill(net: nn.Module, state: dict[str, Tensor], path: Path) -> nn.Module:
+    """A network with weights that must be its own, all of them and no others; `path` is where they come from."""
     mine = net.state_dict()
     for what, names in (("lacks", mine.keys() - state.keys()), ("holds unknown", state.keys() - mine.keys())):
         names = {name for name in names if not name.endswith("num_batches_tracked")}
@@ -175,15 +189,15 @@ def from_torchvision(name: str) -> str:
     >>> from_torchvision("layer4.2.conv3.weight")
     'resnet.encoder.stages.3.layers.2.layer.2.convolution.weight'
     """
-    kinds = {"conv": "convolution", "bn": "normalization"}
-    first, *rest = name.split(".")
+    kinds = {"conv": "convolution", "bn": "normalization", "0": "convolution", "1": "normalization"}
+    first, _, leaf = name.partition(".")
     if first == "fc":
-        return ".".join(["classifier.1", *rest])
+        return f"classifier.1.{leaf}"
     if first in ("conv1", "bn1"):
-        return ".".join(["resnet.embedder.embedder", kinds[first[:-1]], *rest])
-    stage, (block, part, *leaf) = int(first.removeprefix("layer")) - 1, rest
-    if part == "downsample":
-        place = ["shortcut", ("convolution", "normalization")[int(leaf[0])], *leaf[1:]]
-    else:
-        place = [f"layer.{int(part[-1]) - 1}", kinds[part[:-1]], *leaf]
-    return ".".join([f"resnet.encoder.stages.{stage}.layers.{block}", *place])
+        return f"resnet.embedder.embedder.{kinds[first[:-1]]}.{leaf}"
+    found = re.fullmatch(r"layer(\d)\.(\d+)\.(?:(conv|bn)(\d)|downsample\.([01]))\.(\w+)", name)
+    if found is None:
+        return name  # none of a ResNet's: whoever loads it will say so
+    stage, block, kind, number, shortcut, leaf = found.groups()
+    place = f"shortcut.{kinds[shortcut]}" if shortcut else f"layer.{int(number) - 1}.{kinds[kind]}"
+    return f"resnet.encoder.stages.{int(stage) - 1}.layers.{block}.{place}.{leaf}"

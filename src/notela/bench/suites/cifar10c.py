@@ -49,8 +49,8 @@ def suite(
     severity: str = "5",
     corruptions: str = ",".join(NAMES),
 ) -> Suite:
-    """`images` of the 10,000, three quarters to adapt on; `weights` is a file in `data`, or a path; `severity` and
-    `corruptions` may list several."""
+    """`images` of the 10,000, three quarters to adapt on; `weights` is a file in `data`, or an absolute path;
+    `severity` and `corruptions` may list several."""
     check_choice("network", network, NETWORKS)
     check_integer("images", images, 8)
     chosen = corruptions.split(",")

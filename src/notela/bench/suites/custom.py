@@ -45,7 +45,7 @@ from torch import nn
 from notela.bench.files import domain as domain_of_files
 from notela.bench.suite import Domain, Suite
 from notela.errors import NotelaError, check_choice
-from notela.vision.folders import class_folders
+from notela.vision.folders import class_folders, labelled_images
 from notela.vision.preprocessing import read_image
 
 _KEYS = {"name", "task", "classes", "model", "weights", "preprocess", "source", "settings", "validation", "test"}
@@ -82,7 +82,8 @@ def read(path: Path) -> Suite:
                 raise NotelaError(f"{name} and {other} in {path} are the same folder, and one is for validation")
     names = _class_names(content["classes"], root)
     prepare = _preprocessing(content["preprocess"], root)
-    place = partial(_domain, task=task, names=names, prepare=prepare)
+    images = isinstance(content["preprocess"], dict)
+    place = partial(_domain, task=task, names=names, prepare=prepare, images=images)
     return Suite(
         name=content.get("name", path.stem),
         task=task,
@@ -98,10 +99,11 @@ def read(path: Path) -> Suite:
     )
 
 
-def _domain(folder: Path, task: str, names: list[str], prepare: Callable[[Path], Any]) -> Domain:
+def _domain(folder: Path, task: str, names: list[str], prepare: Callable[[Path], Any], images: bool) -> Domain:
     if not folder.is_dir():
         raise NotelaError(f"{folder} is not a folder; check the paths in the TOML file")
-    found = class_folders(folder, names) if task == "singlelabel" else _by_table(folder, names)
+    by_folder = labelled_images if images else class_folders
+    found = by_folder(folder, names) if task == "singlelabel" else _by_table(folder, names)
     if not found:
         raise NotelaError(f"{folder} holds no files; expected {_expected(task)}")
     return domain_of_files(found, folder, prepare)
@@ -152,12 +154,32 @@ def _class_names(given: Any, root: Path) -> list[str]:
 
 def _preprocessing(given: Any, root: Path) -> Callable[[Path], Any]:
     if isinstance(given, dict):
-        if given.keys() - {"size", "resize", "crop", "mean", "std"} or not given.keys() & {"size", "crop"}:
-            raise NotelaError(
-                f"preprocess = {given!r} must be a table (size, or resize and crop; mean and std) or 'file.py:name'"
-            )
+        _check_image_table(given)
         return partial(read_image, **given)
     return _function(given, root)
+
+
+def _check_image_table(given: dict[str, Any]) -> None:
+    if given.keys() - {"size", "resize", "crop", "mean", "std"} or not given.keys() & {"size", "crop"}:
+        raise NotelaError(
+            f"preprocess = {given!r} must be a table (size, or resize and crop; mean and std) or 'file.py:name'"
+        )
+
+    def is_number(value: Any, kind: type | tuple[type, ...] = (int, float)) -> bool:
+        return isinstance(value, kind) and not isinstance(value, bool)
+
+    for key in {"resize", "crop"} & given.keys():
+        if not is_number(given[key], int) or given[key] < 1:
+            raise NotelaError(f"preprocess: {key} = {given[key]!r} must be a number of pixels")
+    size = given.get("size", [1, 1])
+    if not isinstance(size, list) or len(size) != 2 or not all(is_number(side, int) and side > 0 for side in size):
+        raise NotelaError(f"preprocess: size = {size!r} must be height and width, such as [32, 32]")
+    for key in {"mean", "std"} & given.keys():
+        value = given[key] if isinstance(given[key], list) else [given[key]]
+        if len(value) not in (1, 3) or not all(map(is_number, value)):
+            raise NotelaError(
+                f"preprocess: {key} = {given[key]!r} must be one number (grey) or three (red, green, blue)"
+            )
 
 
 def _model(given: str, weights: str | None, root: Path) -> nn.Module:

@@ -15,7 +15,26 @@ from notela.vision.folders import DOMAINNET, domainnet
 
 
 def suite(
-    data: Path = Path("data/domainnet"), source: str = "real", weights: str = "resnet101.pt", images: int = 0
+    data: Path = Path("data/domainnet"),
+    source: str = "real",
+    targets: str = "",
+    weights: str = "resnet101.pt",
+    classes: Path = Path(),
+    images: int = 0,
 ) -> Suite:
-    """`weights` is a file or folder in `data`, or a path; `images`: at most so many of each domain, 0 for all."""
-    return styles("domainnet", DOMAINNET, domainnet, data, source, 101, weights, images)
+    """`targets`: some of the other styles; `weights`: a file or folder in `data`, or an absolute path; `classes`: the
+    model's outputs in order, one a line, if that is not the sorted names of the folders; `images`: at most so many of
+    each domain, 0 for all."""
+    return styles(
+        "domainnet",
+        DOMAINNET,
+        domainnet,
+        data=data,
+        source=source,
+        targets=targets,
+        weights=weights,
+        depth=101,
+        classes=classes,
+        count=345,
+        images=images,
+    )

@@ -18,7 +18,7 @@ from notela.bench.suite import Domain, Suite
 from notela.errors import NotelaError, check_integer
 from notela.vision.folders import class_names, imagenet_c, imagenet_r, imagenet_sketch, labelled_images
 from notela.vision.networks import imagenet_resnet, load_weights
-from notela.vision.preprocessing import IMAGENET_MEAN, IMAGENET_STD, read_image
+from notela.vision.preprocessing import as_torchvision, only_cropped
 
 VALIDATION = ("contrast", "glass_blur", "snow")
 RENDITIONS_MASKED, RENDITIONS_ALL = "ImageNet-R, 200 classes", "ImageNet-R, 1,000 outputs"
@@ -48,13 +48,10 @@ PAPER = {
         "notela": 30.92,
     },
 }
-prepare = partial(read_image, resize=256, crop=224, mean=IMAGENET_MEAN, std=IMAGENET_STD)
-prepare_cropped = partial(read_image, crop=224, mean=IMAGENET_MEAN, std=IMAGENET_STD)
-"""ImageNet-C comes cropped to 224 pixels."""
 
 
 def suite(data: Path = Path("data/imagenet"), weights: str = "resnet50.pth", images: int = 0) -> Suite:
-    """`weights` is a file in `data`, or a path; `images`: at most so many of each domain, 0 for all."""
+    """`weights` is a file in `data`, or an absolute path; `images`: at most so many of each domain, 0 for all."""
     check_integer("images", images, 0)
     names = class_names(imagenet_sketch(data))
     if len(names) != 1000:
@@ -91,7 +88,12 @@ def _model(weights: Path) -> nn.Module:
 def _domain(data: Path, names: tuple[str, ...], most: int, which: str) -> Domain:
     if which in VALIDATION:
         root = imagenet_c(data, which, 5)
-        return domain(labelled_images(root, names), root, prepare_cropped, most=most)
+        return domain(labelled_images(root, names), root, only_cropped, most=most)
     root = imagenet_sketch(data) if which == SKETCH else imagenet_r(data)
-    kept = [names.index(name) for name in class_names(root)] if which == RENDITIONS_MASKED else None
-    return domain(labelled_images(root, names), root, prepare, kept, most)
+    found = labelled_images(root, names)
+    if which == SKETCH:
+        return domain(found, root, as_torchvision, most=most)
+    kept = sorted(set(found.values()))
+    if len(kept) != 200:
+        raise NotelaError(f"{root} holds images of {len(kept)} classes; ImageNet-R has 200: unpack it whole")
+    return domain(found, root, as_torchvision, kept if which == RENDITIONS_MASKED else None, most)

@@ -15,7 +15,26 @@ from notela.vision.folders import OFFICE_HOME, office_home
 
 
 def suite(
-    data: Path = Path("data/office-home"), source: str = "Art", weights: str = "resnet50.pt", images: int = 0
+    data: Path = Path("data/office-home"),
+    source: str = "Art",
+    targets: str = "",
+    weights: str = "resnet50.pt",
+    classes: Path = Path(),
+    images: int = 0,
 ) -> Suite:
-    """`weights` is a file or folder in `data`, or a path; `images`: at most so many of each domain, 0 for all."""
-    return styles("office-home", OFFICE_HOME, office_home, data, source, 50, weights, images)
+    """`targets`: some of the other styles; `weights`: a file or folder in `data`, or an absolute path; `classes`: the
+    model's outputs in order, one a line, if that is not the sorted names of the folders; `images`: at most so many of
+    each domain, 0 for all."""
+    return styles(
+        "office-home",
+        OFFICE_HOME,
+        office_home,
+        data=data,
+        source=source,
+        targets=targets,
+        weights=weights,
+        depth=50,
+        classes=classes,
+        count=65,
+        images=images,
+    )

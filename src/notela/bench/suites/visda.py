@@ -16,7 +16,7 @@ from notela.bench.suite import Domain, Suite
 from notela.errors import check_choice, check_integer
 from notela.vision.bottleneck import source_resnet
 from notela.vision.folders import VISDA_CLASSES, visda
-from notela.vision.preprocessing import IMAGENET_MEAN, IMAGENET_STD, read_image
+from notela.vision.preprocessing import squeezed
 
 PAPER = {
     "source": 51.8,
@@ -29,13 +29,12 @@ PAPER = {
     "dropout_student": 69.9,
     "notela": 72.08,
 }
-prepare = partial(read_image, resize=256, crop=224, mean=IMAGENET_MEAN, std=IMAGENET_STD)
 
 
 def suite(
     data: Path = Path("data/visda"), weights: str = "resnet101.pt", part: str = "validation", images: int = 0
 ) -> Suite:
-    """`weights` is a file or folder in `data`, or a path; `images`: at most so many, 0 for all."""
+    """`weights` is a file or folder in `data`, or an absolute path; `images`: at most so many, 0 for all."""
     check_choice("part", part, ("validation", "test"))
     check_integer("images", images, 0)
     name = f"VisDA-C {part}"
@@ -44,7 +43,8 @@ def suite(
         name="visda",
         task="singlelabel",
         metrics=("accuracy", "per_class"),
-        protocol=f"{drawn}files split 75 / 25 by a stable hash of their names; ResNet-101; all 12 outputs kept",
+        protocol=f"{drawn}files split 75 / 25 by a stable hash of their names, squeezed to 256×256 pixels and "
+        "cropped to 224; ResNet-101; all 12 outputs kept",
         class_names=VISDA_CLASSES,
         model=partial(source_resnet, 101, len(VISDA_CLASSES), data / weights),
         validation={},
@@ -55,4 +55,4 @@ def suite(
 
 
 def _domain(data: Path, part: str, most: int) -> Domain:
-    return domain(visda(data, part), data / part, prepare, most=most)
+    return domain(visda(data, part), data / part, squeezed, most=most)
