@@ -17,11 +17,12 @@ from torch.utils.data import DataLoader
 import notela
 from notela.bench import files, report, trial
 from notela.bench.runner import bench
-from notela.bench.suite import Suite, absolute, find, refer, stable_share
+from notela.bench.suite import Suite, absolute, find, refer
 from notela.bench.suites import _styles, cifar10c, imagenet, visda
 from notela.data import Unlabelled
 from notela.errors import NotelaError
 from notela.evaluation import Predict
+from notela.stable import stable_share
 from notela.vision.cifar import CLASSES
 from notela.vision.folders import OFFICE_HOME, VISDA_CLASSES
 from notela.vision.preprocessing import IMAGENET_MEAN, IMAGENET_STD, as_torchvision

@@ -12,11 +12,12 @@ from torch.nn import functional as F
 
 import notela
 from notela.bench import plan, report
-from notela.bench.suite import Domain, Loaded, find, stable_share
+from notela.bench.suite import Domain, Loaded, find
 from notela.bench.suites import digits, digits_multi
 from notela.bench.supervised import GRID, Supervised, with_labels
 from notela.evaluation import Predict
 from notela.methods.base import Preset
+from notela.stable import stable_share
 
 RESULTS = Path(__file__).parents[2] / "results"
 CIFAR = RESULTS.parents[1] / "shared" / "data" / "cifar10"

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from notela.bench.suite import stable_share as share_in_suites
 from notela.bioacoustics.annotations import Box, read
 from notela.bioacoustics.labels import (
     UNKNOWN,
@@ -20,9 +19,9 @@ from notela.bioacoustics.labels import (
     outside,
     single_label,
     split,
-    stable_share,
 )
 from notela.errors import NotelaError
+from notela.stable import stable_share
 
 BIRDS = Path(__file__).resolve().parents[3] / "shared" / "data" / "birds"
 
@@ -160,11 +159,6 @@ def test_splits() -> None:
         split(recordings, starts, "by-site")
     with pytest.raises(NotelaError, match=r"share=75 must be between 0 and 1"):
         split(recordings, starts, "by-window", 75)
-
-
-@given(st.lists(st.text(st.characters(codec="utf-8"))))
-def test_the_share_is_the_one_of_the_suites(names: list[str]) -> None:
-    assert np.array_equal(stable_share(names), share_in_suites(names))
 
 
 def test_file_names_that_are_no_text() -> None:

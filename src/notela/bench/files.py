@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from notela.bench.suite import Domain, stable_share
+from notela.bench.suite import Domain
 from notela.errors import NotelaError
+from notela.stable import stable_share
 
 ADAPT = 0.75
 BATCH = 64  # of evaluation; runs have their own

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import Any, get_type_hints
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
-import numpy.typing as npt
 from torch import nn
 
 from notela.data import Unlabelled
@@ -206,13 +205,3 @@ def _options(name: str, query: str) -> dict[str, Any]:
         if kinds[key] is int and not value.removeprefix("-").isdecimal():
             raise NotelaError(f"{key}={value!r} of {name} is not a whole number")
     return {key: kinds[key](value) for key, value in given.items()}
-
-
-def stable_share(names: Iterable[str]) -> npt.NDArray[np.float64]:
-    """A number in [0, 1) for each name, the same on every machine and whatever other names there are.
-
-    >>> stable_share(["a", "b"]).round(3).tolist()
-    [0.791, 0.243]
-    """
-    hashes = (hashlib.sha256(name.encode()).digest()[:8] for name in names)
-    return np.array([int.from_bytes(h, "big") / 2**64 for h in hashes])

@@ -7,7 +7,6 @@ name of the protocol goes with every number.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from notela.bioacoustics.annotations import Box, stem
+from notela.bioacoustics.windows import PROTOCOLS
 from notela.errors import NotelaError, check_choice
+from notela.stable import stable_share
 
-PROTOCOLS = ("peaks", "tiles-5s")
 SPLITS = ("by-window", "by-recording")
 UNKNOWN = ("", "?", "??", "???", "????", "unk", "unknown", "unidentified")
 """Labels, in any case, of a sound that nobody could name."""
@@ -158,13 +158,3 @@ def split(recordings: Sequence[str], starts: Sequence[float], by: str, share: fl
     if by == "by-window":
         names = [f"{name} {round(start * 1000)}" for name, start in zip(names, starts, strict=True)]
     return stable_share(names) < share
-
-
-def stable_share(names: Iterable[str]) -> npt.NDArray[np.float64]:
-    """A number in [0, 1) for each name, the same on every machine.
-
-    >>> stable_share(["a", "b"]).round(3).tolist()
-    [0.791, 0.243]
-    """
-    hashes = (hashlib.sha256(name.encode(errors="surrogateescape")).digest()[:8] for name in names)
-    return np.array([int.from_bytes(h, "big") / 2**64 for h in hashes], dtype=np.float64)

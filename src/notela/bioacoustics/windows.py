@@ -41,14 +41,14 @@ def peak_windows(recording: Recording, seconds: float, most: int) -> list[int]:
 def tile_windows(length: int, seconds: float = 5.0, rest: bool = False) -> list[int]:
     """First samples of windows one after another in a recording of `length` samples. What remains at the end is left
     out, as BirdSet does, and a recording shorter than the window is one window; with `rest`, one more window ends
-    where the recording ends, so that nothing goes unheard.
+    where the recording ends, so that nothing goes unheard (unless it is less than a tenth of a window).
 
     >>> tile_windows(12 * 32_000), tile_windows(12 * 32_000, rest=True), tile_windows(2 * 32_000)
     ([0, 160000], [0, 160000, 224000], [0])
     """
     window = samples_in(seconds)
     starts = list(range(0, max(length - window, 0) + 1, window))
-    if rest and starts[-1] + window < length:
+    if rest and length - (starts[-1] + window) >= window // 10:
         starts.append(length - window)
     return starts
 

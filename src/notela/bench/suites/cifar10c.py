@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from notela.bench.suite import Domain, Suite, stable_share
+from notela.bench.suite import Domain, Suite
 from notela.errors import NotelaError, check_choice, check_integer
+from notela.stable import stable_share
 from notela.vision.cifar import CLASSES, Labels, corrupted, test_set
 from notela.vision.corruptions import Images
 from notela.vision.networks import CifarResNet, WideResNet, load_weights

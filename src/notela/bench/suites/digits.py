@@ -18,7 +18,8 @@ from scipy import ndimage
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from notela.bench.suite import Domain, Suite, stable_share
+from notela.bench.suite import Domain, Suite
+from notela.stable import stable_share
 
 Images = npt.NDArray[np.float64]
 WEIGHTS = Path(__file__).with_name("digits.safetensors")
