@@ -1,13 +1,17 @@
 """Speed of the bird classifier's parts, each against the obvious alternative in the same run.
 
-    python benchmarks/audio.py                # both
-    python benchmarks/audio.py frontend training
+    python benchmarks/audio.py                # all four
+    python benchmarks/audio.py prepare frontend training predict
 
+prepare   windows around the peaks of a ten-minute FLAC file, decoded, cut and written, against the same with SciPy's
+          find_peaks_cwt; here a "window" is a second of sound
 frontend  pictures of 5-s windows, one thread: our Gabor filters (folded frames, few taps for narrow filters) against a
           plain strided conv1d with all 2,048 taps, PCEN against its recursion frame by frame, and log-mel
 training  forward, backward and Adam step in batches of 64 windows: the small network on pictures and on sound (filters
-          frozen, filters learnt); EfficientNet-B1 in channels-last layout against the plain one (8 windows). On a busy
-          machine set OMP_NUM_THREADS=1: threads that wait for each other count as busy
+          frozen, filters learnt); EfficientNet-B1, forward and backward of 8 windows, in channels-last layout against
+          the plain one. On a busy machine set OMP_NUM_THREADS=1: threads that wait for each other count as busy
+predict   detections of the small network in thirty one-minute FLAC files, one thread: reading ahead against reading in
+          turn
 
 Windows per CPU-second (of all threads) and per second of the clock; medians of turns taken one after another, so what
 the machine does else falls on all. Every case runs in a process of its own.
@@ -20,14 +24,20 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import scipy.signal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from notela.bioacoustics import peaks, predict, prepare
+from notela.bioacoustics.audio import write_flac
 from notela.bioacoustics.frontend import HOP, PCEN, TAPS, UNIT, Gabor, LogMel
 from notela.bioacoustics.model import BirdClassifier
 from notela.bioacoustics.networks import loss
@@ -163,7 +173,59 @@ def training_b1(birds: list[Species]) -> dict[str, Any]:
     return turn_by_turn({"channels-last": lambda: step(model), "plain layout": lambda: step(plain)}, 8, 2)
 
 
-CASES = {"frontend": (frontend, ["Gabor", "PCEN"]), "training": (training, ["small", "EfficientNet-B1"])}
+# ---- recordings
+
+
+def recording(path: Path, seconds: int, seed: int) -> None:
+    """Tones over noise."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(seconds * 32_000) / 32_000
+    sound = 0.01 * rng.normal(size=len(t))
+    for start in rng.uniform(0, seconds - 1, seconds // 4):
+        on = (t > start) & (t < start + 0.4)
+        sound[on] += 0.2 * np.sin(2 * np.pi * rng.uniform(1000, 8000) * t[on])
+    write_flac(path, sound.astype(np.float32))
+
+
+def preparing(_: str) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        recording(Path(folder) / "a.flac", 600, 0)
+        task = prepare.Task(Path(folder) / "a.flac", "a.flac", None, prepare.SOUNDSCAPE, Path(folder), "")
+
+        def with_scipy() -> None:
+            ours = peaks.find_peaks_cwt
+            peaks.find_peaks_cwt = lambda signal: np.array(scipy.signal.find_peaks_cwt(signal, peaks.WIDTHS))
+            prepare.prepare_one(task)
+            peaks.find_peaks_cwt = ours
+
+        return turn_by_turn({"ours": lambda: prepare.prepare_one(task), "SciPy's peaks": with_scipy}, 600, 2)
+
+
+def predicting(_: str) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    model = BirdClassifier([Species(f"bird{i}", f"A b{i}", "", "", "", "") for i in range(100)])
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / f"{i}.flac" for i in range(30)]
+        for i, path in enumerate(paths):
+            recording(path, 60, i)
+
+        def run(ahead: bool) -> None:
+            kept = predict._ahead
+            predict._ahead = kept if ahead else iter
+            for _found in predict.listen(model, paths, tuple(range(100)), 0.5):
+                pass
+            predict._ahead = kept
+
+        return turn_by_turn({"reading ahead": lambda: run(True), "in turn": lambda: run(False)}, 12 * len(paths), 3)
+
+
+CASES = {
+    "prepare": (preparing, ["peaks"]),
+    "frontend": (frontend, ["Gabor", "PCEN"]),
+    "training": (training, ["small", "EfficientNet-B1"]),
+    "predict": (predicting, ["small"]),
+}
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ def tile_windows(length: int, seconds: float = 5.0, rest: bool = False) -> list[
     """
     window = samples_in(seconds)
     starts = list(range(0, max(length - window, 0) + 1, window))
-    if rest and length - (starts[-1] + window) >= window // 10:
+    if rest and length - (starts[-1] + window) >= max(1, window // 10):
         starts.append(length - window)
     return starts
 
