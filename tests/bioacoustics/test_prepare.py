@@ -223,6 +223,49 @@ def test_running_again_does_only_what_is_missing(birds: Path, tmp_path: Path, mo
     assert len(parts) == third.recordings == 18
 
 
+def test_nobody_else_s_files_are_touched(birds: Path, tmp_path: Path) -> None:
+    mine = [tmp_path / "out" / "parts" / name for name in ("mine.wav", "notes.json", "folder/x.npy")]
+    for path in mine:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    gone = tmp_path / "out" / "parts" / f"{'0' * 20}.npy"
+    gone.write_text("of a recording that is gone")
+    prepare(birds, tmp_path / "out", Here(), focal=True)
+    assert all(path.read_text() == "mine" for path in mine)
+    assert not gone.exists()
+
+
+def test_a_set_that_is_made_anew_is_another_one_and_never_half_of_each(
+    birds: Path, ready: module.Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = prepare(birds, tmp_path / "out", Here(), focal=True).prepared
+    assert first.manifest["fingerprint"] == ready.prepared.manifest["fingerprint"]
+    old = first.samples(0)
+    turned = [one.code for one in reversed(first.classes)]
+    again = prepare(birds, tmp_path / "out", Here(), focal=True, species=turned).prepared
+    assert again.manifest["fingerprint"] != first.manifest["fingerprint"]  # the classes' order
+    by_window = prepare(birds, tmp_path / "out", Here(), focal=True, split_by="by-window").prepared
+    assert by_window.manifest["fingerprint"] != first.manifest["fingerprint"]
+    other = Settings(seconds=6.0, most=1)
+    with monkeypatch.context() as patch:
+        real, count = module._prepare_one, iter(range(100))
+
+        def dies(task: module.Task) -> None:
+            if next(count) == 3:
+                raise KeyboardInterrupt
+            real(task)
+
+        patch.setattr(module, "_prepare_one", dies)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(birds, tmp_path / "out", Here(), focal=True, settings=other)
+    with pytest.raises(NotelaError, match="manifest.json is missing"):
+        prepared.read(tmp_path / "out")
+    last = prepare(birds, tmp_path / "out", Here(), focal=True, settings=other).prepared
+    row = [i for i, name in enumerate(first.table["recording"]) if name == last.table["recording"][0]]
+    assert any(np.array_equal(last.samples(0), ready.prepared.samples(i)) for i in row)  # not what was mapped before
+    assert len(old) == last.length
+
+
 def test_a_killed_run_goes_on_and_ends_the_same(birds: Path, ready: module.Report, tmp_path: Path) -> None:
     real, count = module._prepare_one, 0
 
@@ -295,8 +338,9 @@ def test_nothing_usable_is_an_error_that_names_the_first(tmp_path: Path) -> None
 
 
 def test_mistakes_are_named(birds: Path, scape: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotelaError, match="lies in .*; choose another place"):
-        prepare(birds, birds / "out", Here(), focal=True)
+    for place in (birds / "out", birds.parent):
+        with pytest.raises(NotelaError, match="lie one in the other.*; choose another place"):
+            prepare(birds, place, Here(), focal=True)
     with pytest.raises(NotelaError, match=r"b.flac lies in no species' folder"):
         prepare(scape, tmp_path / "a", Here(), focal=True)
     with pytest.raises(NotelaError, match="leave the annotations out"):

@@ -119,6 +119,7 @@ def train(data: Path, to: Path, settings: training.Settings, noise: Path | None)
 
         trained = training.train(windows, run_dir, settings, noise=background, progress=told)
     model.save(trained.model, to)
+    _tell(console, trained.unheard, "species are in no training window; their scores mean nothing")
     shown = Table(title=f"{to}: held-out recordings")
     for name in trained.history[0]:
         shown.add_column(name, justify="right")

@@ -28,7 +28,7 @@ from notela.bioacoustics.failures import write_failures
 from notela.bioacoustics.model import BirdClassifier
 from notela.bioacoustics.taxonomy import Species
 from notela.bioacoustics.windows import cut, samples_in, tile_windows
-from notela.errors import NotelaError
+from notela.errors import NotelaError, check_choice
 from notela.lines import Lines
 from notela.runs import fingerprint, replacing
 
@@ -68,9 +68,14 @@ def predict(
     """
     if not 0 <= threshold <= 1:
         raise NotelaError(f"threshold={threshold!r} must be between 0 and 1")
+    check_choice("format", format, tuple(detections.FORMATS))
     kept = tuple(range(len(model.classes))) if classes is None else tuple(classes)
-    to.mkdir(parents=True, exist_ok=True)
-    _same_settings(to, {"model": fingerprint(model), "threshold": threshold, "classes": list(kept)})
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotelaError(f"the folder {to} cannot be made ({error.strerror}); choose another place") from error
+    known = {"species": [one.code for one in model.classes], "window": model.window}
+    _same_settings(to, {"model": fingerprint(model), "threshold": threshold, "classes": list(kept), **known})
     paths, unreadable = find_recordings(folder)
     names = {path: path.relative_to(folder).as_posix() for path in paths}
     lines = Lines(to / "detections.jsonl")
@@ -216,7 +221,7 @@ def _tables(
             summary.detections.update(model.classes[c].code for _, c, _ in line["found"])
     summary.tables = detections.write_each(_boxes(model, lines, current), to / "recordings", format, species=species)
     if format != "audacity":
-        whole = to / f"detections{Path(detections.FORMATS[format]).suffix}"
+        whole = to / f"detections.{detections.FORMATS[format].rpartition('.')[2]}"
         detections.write(_boxes(model, lines, current), whole, format, species=species, durations=durations)
         summary.tables.insert(0, whole)
 

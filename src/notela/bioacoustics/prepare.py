@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -118,8 +119,10 @@ def prepare(
     check_choice("split_by", split_by, SPLITS)
     if focal and boxes is not None:
         raise NotelaError("focal recordings take their species from their folders; leave the annotations out")
-    if to.resolve().is_relative_to(folder.resolve()):
-        raise NotelaError(f"{to} lies in {folder}, so its windows would be taken for recordings; choose another place")
+    if to.resolve().is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(to.resolve()):
+        raise NotelaError(
+            f"{to} and {folder} lie one in the other, so windows could be taken for recordings; choose another place"
+        )
     settings = settings or (FOCAL if focal else SOUNDSCAPE)
     paths, unreadable = find_recordings(folder)
     names = [path.relative_to(folder).as_posix() for path in paths]
@@ -128,11 +131,16 @@ def prepare(
     wanted = {one.code for one in classes}
     ignored: Counter[str] = Counter()
     tasks = []
-    (to / "parts").mkdir(parents=True, exist_ok=True)
+    try:
+        (to / "parts").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotelaError(f"the folder {to} cannot be made ({error.strerror}); choose another place") from error
     for path, name in zip(paths, names, strict=True):
         mine = None if labels is None else tuple(_coded(labels[name], codes, wanted, ignored))
         tasks.append(Task(path, name, mine, settings, to.resolve() / "parts", _fingerprint(path, mine, settings)))
     waiting = [task for task in tasks if _done(task) is None]
+    if waiting:  # from here until the end, table and samples may not belong together
+        (to / "manifest.json").unlink(missing_ok=True)
     failures = [*unreadable, *_work(waiting, engine, len(tasks) - len(waiting), len(tasks), progress)]
     write_failures(to / "failures.csv", folder, failures)
     done = {task.recording: found for task in tasks if (found := _done(task)) is not None}
@@ -141,7 +149,6 @@ def prepare(
             f"none of the {len(tasks)} recordings in {folder} could be used (first: {failures[0]}); all are listed in "
             f"{to / 'failures.csv'}"
         )
-    _forget_others(to / "parts", tasks)
     table = _table(tasks, done, split_by, about or {})
     manifest = {
         "format": FORMAT,
@@ -154,8 +161,10 @@ def prepare(
         "recordings": len(done),
         "windows": len(table["recording"]),
         "failures": len(failures),
-        "fingerprint": hashlib.sha256(" ".join(sorted(task.fingerprint for task in tasks)).encode()).hexdigest()[:16],
+        "parts": hashlib.sha256(" ".join(sorted(task.fingerprint for task in tasks)).encode()).hexdigest()[:16],
     }
+    manifest["fingerprint"] = prepared.fingerprint(manifest, table)
+    _forget_others(to / "parts", tasks)
     report = Report(prepared.write(to, manifest, table), len(paths), len(tasks) - len(waiting), failures, resolved)
     report.missing, report.bare, report.ignored = missing, bare, ignored
     for one in done.values():
@@ -348,5 +357,5 @@ def _forget_others(parts: Path, tasks: list[Task]) -> None:
     ending = {"float16": ".npy", "flac": ".flac"}
     kept = {f"{task.part}{end}" for task in tasks for end in (".json", ending[task.settings.storage])}
     for path in parts.iterdir():
-        if path.name not in kept:
+        if re.fullmatch(r"[0-9a-f]{20}\.(json|npy|flac)", path.name) and path.name not in kept:  # nobody else's
             path.unlink()

@@ -10,6 +10,7 @@ folder/failures.csv          recordings that could not be used, each with its re
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -92,7 +93,8 @@ class Prepared:
         at = self.table["row"][row]
         try:
             if self.manifest["settings"]["storage"] == "float16":
-                return np.asarray(_mapped(f"{path}.npy")[at], np.float32)
+                file_ = f"{path}.npy"
+                return np.asarray(_mapped(file_, os.stat(file_).st_mtime_ns)[at], np.float32)
             with soundfile.SoundFile(f"{path}.flac") as file:
                 file.seek(at * self.length)
                 return np.asarray(file.read(self.length, dtype="float32"))
@@ -136,6 +138,12 @@ def read(folder: str | os.PathLike[str]) -> Prepared:
     return Prepared(folder, manifest, table)
 
 
+def fingerprint(manifest: dict[str, Any], table: dict[str, list[Any]]) -> str:
+    """A hash of everything that a user of the set can see: windows, labels, classes and their order, split, samples."""
+    whole = {**{key: value for key, value in manifest.items() if key != "fingerprint"}, "table": table}
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def write(folder: Path, manifest: dict[str, Any], table: dict[str, list[Any]]) -> Prepared:
     """Table and manifest; the manifest last, for it says that the set is complete."""
     import pyarrow
@@ -162,5 +170,6 @@ def write(folder: Path, manifest: dict[str, Any], table: dict[str, list[Any]]) -
 
 
 @lru_cache(maxsize=256)
-def _mapped(path: str) -> npt.NDArray[np.float16]:
+def _mapped(path: str, changed: int) -> npt.NDArray[np.float16]:
+    """`changed`: when it was written, so that one that was made anew is opened anew."""
     return np.load(path, mmap_mode="r")  # type: ignore[no-any-return]

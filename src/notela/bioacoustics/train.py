@@ -67,6 +67,8 @@ class Trained:
     history: list[dict[str, float]]
     best: int
     """The epoch, from 1."""
+    unheard: list[str]
+    """Species that no training window holds: their scores mean nothing."""
 
 
 def train(
@@ -114,7 +116,9 @@ def train(
                 progress(run.epoch, done, len(rows), float(value.detach()))
         run.finish_epoch(total / len(rows), evaluate(model, data, held_out, labels[held_out]))
     model.load_state_dict(run.best_state)
-    return Trained(model.eval(), run.history, run.best)
+    heard = labels[rows].any(0).tolist()
+    unheard = [one.scientific for one, yes in zip(data.classes, heard, strict=True) if not yes]
+    return Trained(model.eval(), run.history, run.best, unheard)
 
 
 @torch.no_grad()
@@ -295,11 +299,9 @@ def _check(
         raise NotelaError(
             f"{data.folder} has {len(rows)} windows to train on and {len(held_out)} to stop by; prepare more recordings"
         )
-    without = [one.code for one, n in zip(data.classes, labels[rows].sum(0).tolist(), strict=True) if not n]
-    if without:
+    if not labels[rows].any() or not labels[held_out].any():
         raise NotelaError(
-            f"no training window holds {', '.join(without[:5])}{' ...' if len(without) > 5 else ''}; add recordings "
-            "or leave such species out"
+            f"{data.folder} has no labels among its windows to train on or to stop by; prepare more recordings"
         )
 
 
