@@ -231,6 +231,45 @@ def test_species_lists_and_thresholds(untrained: BirdClassifier, scape: Path, tm
         predict(untrained, scape, tmp_path / "b", threshold=2)
 
 
+def test_mistakes_are_named_before_the_work(untrained: BirdClassifier, scape: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotelaError, match="format='excel' is not one of 'csv', 'raven'"):
+        predict(untrained, scape, tmp_path / "a", format="excel")
+    with pytest.raises(NotelaError, match="cannot be made .*choose another place"):
+        predict(untrained, scape, tmp_path / "file" / "b")
+    with pytest.raises(NotelaError, match="cannot be made .*choose another place"):
+        prepare(scape, tmp_path / "file" / "b", Here())
+    with pytest.raises(NotelaError, match="method='notla' is not one of"):
+        adapt_to_recordings(untrained, scape, tmp_path / "c", Here(), method="notla")
+    assert not (tmp_path / "c").exists()
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "settings.json").write_text("[]")
+    with pytest.raises(NotelaError, match="settings.json is not of `notela predict`"):
+        predict(untrained, scape, tmp_path / "d")
+
+
+def test_a_link_to_nowhere_is_listed(untrained: BirdClassifier, scape: Path, tmp_path: Path) -> None:
+    (scape / "gone.wav").symlink_to(tmp_path / "nowhere.wav")
+    summary = predict(untrained, scape, tmp_path / "out", threshold=0.0)
+    assert [problem.path.name for problem in summary.failures] == ["gone.wav"]
+    report = prepare(scape, tmp_path / "ready", Here())
+    assert [problem.path.name for problem in report.failures] == ["gone.wav"]
+
+
+def test_a_full_disk_while_training_is_one_sentence(
+    data: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: object, path: Path) -> None:
+        Path(path).write_bytes(b"half")
+        raise RuntimeError("PytorchStreamWriter failed writing file data/3: file write failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", full)
+        with pytest.raises(NotelaError, match=r"cannot write .*checkpoint.pt \(PytorchStreamWriter failed"):
+            train(data, tmp_path / "run", replace(QUICK, epochs=1))
+    assert list((tmp_path / "run").iterdir()) == []
+
+
 # ---- adaptation
 
 

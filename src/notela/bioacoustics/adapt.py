@@ -17,6 +17,7 @@ from notela.bioacoustics.prepared import Windows
 from notela.engines import Engine
 from notela.evaluation import predict
 from notela.loop import Result, adapt
+from notela.methods import resolve
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ def adapt_to_recordings(
 
     `run_dir` keeps the windows and the run: the same call again goes on where an earlier one stopped.
     """
+    resolve(method, "multilabel")  # a name that there is not is better known before the windows are cut
     cutting = Settings(seconds=model.window, most=most)
     report = prepare(folder, run_dir / "windows", engine, settings=cutting, progress=progress)
     rows = np.arange(len(report.prepared))

@@ -78,22 +78,23 @@ def predict(
     _same_settings(to, {"model": fingerprint(model), "threshold": threshold, "classes": list(kept), **known})
     paths, unreadable = find_recordings(folder)
     names = {path: path.relative_to(folder).as_posix() for path in paths}
+    states = {path: _state(path) for path in paths}  # before they are listened to: one that changes is done again
     lines = Lines(to / "detections.jsonl")
     done = {(line["recording"], line["file"]) for line in lines}
-    waiting = [path for path in paths if (names[path], _file(path)) not in done]
+    waiting = [path for path in paths if (names[path], states[path]) not in done]
     summary = Summary(recordings=len(paths), done_before=len(paths) - len(waiting), failures=list(unreadable))
     count = summary.done_before
     for found in listen(model, waiting, kept, threshold):
         if isinstance(found, BadRecording):
             summary.failures.append(found)
         else:
-            line = {"recording": names[found.path], "file": _file(found.path), "duration": found.duration}
+            line = {"recording": names[found.path], "file": states[found.path], "duration": found.duration}
             lines.append({**line, "windows": found.windows, "found": found.found})
         count += 1
         if progress is not None:
             progress(count, len(paths))
     write_failures(to / "failures.csv", folder, summary.failures)
-    current = {(names[path], _file(path)) for path in paths}
+    current = {(names[path], states[path]) for path in paths}
     _tables(model, lines, current, to, format, summary)
     return summary
 
@@ -235,9 +236,12 @@ def _boxes(model: BirdClassifier, lines: Lines, current: set[tuple[str, str]]) -
             yield Box(line["recording"], start, end, model.classes[c].code, score, 0.0, model.sample_rate / 2)
 
 
-def _file(path: Path) -> str:
+def _state(path: Path) -> str:
     """What tells a recording from a later one of its name."""
-    status = path.stat()
+    try:
+        status = path.stat()
+    except OSError:  # gone, or a link to nowhere: whoever opens it will say so
+        return ""
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
@@ -245,7 +249,11 @@ def _same_settings(to: Path, settings: dict[str, Any]) -> None:
     """Lines in a folder are of one model and one set of settings."""
     path = to / "settings.json"
     if path.exists():
-        known = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+            known.get("model")
+        except (OSError, ValueError, AttributeError) as error:
+            raise NotelaError(f"{path} is not of `notela predict` ({error}); choose another folder") from error
         for key, value in settings.items():
             if known.get(key) != value:
                 raise NotelaError(

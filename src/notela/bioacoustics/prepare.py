@@ -236,8 +236,12 @@ def _coded(boxes: Iterable[Box], codes: dict[str, str], wanted: set[str], ignore
 
 
 def _fingerprint(path: Path, boxes: tuple[Box, ...] | None, settings: Settings) -> str:
-    status = path.stat()
-    whole = [status.st_size, status.st_mtime_ns, boxes, asdict(settings)]
+    try:
+        status = path.stat()
+        state = [status.st_size, status.st_mtime_ns]
+    except OSError:  # gone, or a link to nowhere: whoever opens it will say so
+        state = []
+    whole = [*state, boxes, asdict(settings)]
     return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:20]
 
 

@@ -6,6 +6,7 @@ bit as if it had not been.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -233,7 +234,10 @@ class _Run:
         self._path, self._model, self._optimizer, self._identity = folder / "checkpoint.pt", model, optimizer, identity
         self.epoch, self.best, self.history = 0, 0, []  # type: int, int, list[dict[str, float]]
         self.best_state: dict[str, Tensor] = {}
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise NotelaError(f"the folder {folder} cannot be made ({error.strerror}); choose another place") from error
 
     def resume(self) -> None:
         """Go on where an earlier call stopped, if it had the same data and settings."""
@@ -264,7 +268,7 @@ class _Run:
         if self.best == 0 or scores[first] > self.history[self.best - 1][first]:
             self.best = self.epoch
             self.best_state = {name: value.clone() for name, value in self._model.state_dict().items()}
-        with replacing(self._path) as aside:
+        with replacing(self._path) as aside, _writing():
             torch.save(
                 {
                     "identity": json.dumps(self._identity),
@@ -277,6 +281,15 @@ class _Run:
                 },
                 aside,
             )
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """torch has its own word for a full disk."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise OSError(str(error).splitlines()[0]) from error
 
 
 def _identity(data: Prepared, settings: Settings, noise: npt.NDArray[np.float16] | None) -> dict[str, Any]:
