@@ -6,7 +6,7 @@ READY := .venv/.installed-for-this-checkout
 .PHONY: test lint demo bench clean
 
 test: lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 lint: $(READY)
 	$(BIN)/ruff check .
