@@ -1,14 +1,16 @@
-"""Small networks and data that the tests share."""
+"""Small networks, data and an engine that the tests share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import notela
+from notela.engines import Outcome, attempt
 
 TASKS = ("singlelabel", "multilabel")
 CLASSES = 5
@@ -69,3 +71,21 @@ def moved(a: nn.Module, b: nn.Module) -> set[str]:
     """The names whose values differ."""
     left, right = weights(a), weights(b)
     return {name for name in left if not torch.equal(left[name], right[name])}
+
+
+class Here:
+    """An engine that works in this process, one item after the other."""
+
+    slots = 1
+    running = 0
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def map(self, work: Callable[[Any], Any], items: Any) -> Iterator[Outcome]:
+        for item in items:
+            done = attempt(work, item, 1)
+            yield Outcome(item, done.value, done.error, done.trace, done.seconds)

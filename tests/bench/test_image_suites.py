@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import notela
+from conftest import Here
 from notela.bench import files, report, trial
 from notela.bench.runner import bench
 from notela.bench.suite import Suite, absolute, find, refer
@@ -27,7 +28,6 @@ from notela.vision.cifar import CLASSES
 from notela.vision.folders import OFFICE_HOME, VISDA_CLASSES
 from notela.vision.preprocessing import IMAGENET_MEAN, IMAGENET_STD, as_torchvision
 from notela.vision.severities import EXTRA, NAMES
-from test_runner import Here
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "cifar10"
 needs_data = pytest.mark.skipif(not DATA.exists(), reason=f"real data not present: {DATA.name}")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import notela
+from conftest import Here
 from notela import methods
 from notela.bench import figures, plan, report, tables
 from notela.bench.plan import SOURCE, Protocol
@@ -18,7 +19,7 @@ from notela.bench.runner import bench
 from notela.bench.select import select
 from notela.bench.writing import Table
 from test_plan import everything, make, protocol, suite
-from test_runner import Here, write_suite
+from test_runner import write_suite
 from test_tables import Folder as SearchedFolder
 
 ALL = ["adabn", "tent", "notela"]

@@ -22,13 +22,14 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import Here
 from notela import methods
 from notela.bench import plan, report, runner, suite, trial
 from notela.bench.plan import Protocol, make
 from notela.bench.runner import bench
 from notela.bench.select import select
 from notela.bench.suite import Domain, Loaded, Suite
-from notela.engines import Outcome, attempt
+from notela.engines import Outcome
 from notela.errors import NotelaError
 from notela.runs import RunFolder
 
@@ -91,24 +92,6 @@ def write_suite(root: Path, task: str, rows: int = 64) -> Path:
     path = root / "small.toml"
     path.write_text(TOML.format(task=task))
     return path
-
-
-class Here:
-    """An engine that works in this process, one item after the other."""
-
-    slots = 1
-    running = 0
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def map(self, work: Callable[[Any], Any], items: Any) -> Iterator[Outcome]:
-        for item in items:
-            done = attempt(work, item, 1)
-            yield Outcome(item, done.value, done.error, done.trace, done.seconds)
 
 
 @pytest.fixture(autouse=True)

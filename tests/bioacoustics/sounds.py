@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import soundfile
-
-from notela.engines import Outcome, attempt
 
 RATE = 16_000
 PITCH = {"Turdus_merula": 2000, "Parus_major": 4500, "Corvus_corone": 900}
@@ -39,21 +36,3 @@ def focal(folder: Path, each: int = 6, seconds: float = 14.0) -> Path:
                 seed=100 * number + i,
             )
     return folder
-
-
-class Here:
-    """An engine that works in this process, one item after the other."""
-
-    slots = 1
-    running = 0
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def map(self, work: Callable[[Any], Any], items: Any) -> Iterator[Outcome]:
-        for item in items:
-            done = attempt(work, item, 1)
-            yield Outcome(item, done.value, done.error, done.trace, done.seconds)

@@ -15,6 +15,7 @@ import pytest
 import soundfile
 import torch
 
+from conftest import Here
 from notela.bioacoustics import prepare as module
 from notela.bioacoustics import prepared
 from notela.bioacoustics.annotations import Box
@@ -24,7 +25,7 @@ from notela.bioacoustics.prepared import Windows
 from notela.bioacoustics.windows import cut, peak_windows
 from notela.engines.local import Local
 from notela.errors import NotelaError
-from sounds import PITCH, Here, focal, sing
+from sounds import PITCH, focal, sing
 
 MERULA, MAJOR, CORONE = "eurbla", "gretit1", "carcro1"
 

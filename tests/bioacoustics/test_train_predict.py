@@ -12,6 +12,7 @@ import pytest
 import soundfile
 import torch
 
+from conftest import Here
 from notela.bioacoustics import annotations, model, prepared
 from notela.bioacoustics import predict as predicting
 from notela.bioacoustics import train as training
@@ -24,7 +25,7 @@ from notela.bioacoustics.prepared import Prepared
 from notela.bioacoustics.taxonomy import resolve
 from notela.bioacoustics.train import Settings, train
 from notela.errors import NotelaError
-from sounds import PITCH, Here, focal, sing
+from sounds import PITCH, focal, sing
 
 QUICK = Settings(front_end="logmel", epochs=2, batch_size=16)
 
