@@ -179,7 +179,9 @@ def prepare(
         bool, typer.Option("--single-label", help="Windows with exactly one species only.")
     ] = False,
     split: Annotated[str, typer.Option(help="by-recording, or by-window as published.")] = "by-recording",
-    species: Annotated[Path | None, typer.Option(help="Species list, one a line: the classes.")] = None,
+    species: Annotated[
+        Path | None, typer.Option(help="Species list, one a line, or a CSV taxonomy of your own: the classes.")
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse names that match no species.")] = False,
     about: Annotated[Path | None, typer.Option(help="CSV about the recordings: source, licence, group.")] = None,
     about_columns: Annotated[
@@ -234,6 +236,9 @@ def train(
     learning_rate: Annotated[float, typer.Option(min=0, help="Of AdamW, falling along a cosine.")] = 1e-3,
     batch_size: Annotated[int, typer.Option(min=2, help="Windows a step.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Draws weights, order, crops and mixtures.")] = 0,
+    device: Annotated[
+        str | None, typer.Option(help="cuda, mps or cpu.", show_default="the best there is", metavar="NAME")
+    ] = None,
 ) -> None:
     """Train a source classifier on prepared recordings; held-out recordings say when to stop.
 
@@ -255,7 +260,7 @@ def train(
         batch_size=batch_size,
         seed=seed,
     )
-    command.train(data, to, settings, noise)
+    command.train(data, to, settings, noise=noise, device=device)
 
 
 @app.command()
@@ -266,6 +271,10 @@ def predict(
     format: Annotated[str, typer.Option(help="csv, raven, audacity, kaleidoscope or parquet.")] = "csv",
     threshold: Annotated[float, typer.Option(min=0, max=1, help="Least score of a detection.")] = 0.5,
     species: Annotated[Path | None, typer.Option(help="Species that can occur, one a line.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse names in the list that the model lacks.")] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cuda, mps or cpu.", show_default="the best there is", metavar="NAME")
+    ] = None,
 ) -> None:
     """Detections in a folder of recordings, in the tables that your tools open.
 
@@ -277,7 +286,9 @@ def predict(
     """
     from notela.bioacoustics import command
 
-    command.predict(model, folder, to, format=format, threshold=threshold, species=species)
+    command.predict(
+        model, folder, to, format=format, threshold=threshold, species=species, strict=strict, device=device
+    )
 
 
 @app.command()
@@ -287,9 +298,13 @@ def adapt(
     to: Annotated[Path, typer.Option(help="The adapted classifier's file, such as adapted.safetensors.")],
     method: Annotated[str, typer.Option(help="One of the eight: notela, tent, shot, ...")] = "notela",
     species: Annotated[Path | None, typer.Option(help="Species that can occur there, one a line.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse names in the list that the model lacks.")] = False,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the windows.", show_default="10")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Draws batches and noise.")] = 0,
     threshold: Annotated[float, typer.Option(min=0, max=1, help="Of the counts before and after.")] = 0.5,
+    device: Annotated[
+        str | None, typer.Option(help="cuda, mps or cpu.", show_default="the best there is", metavar="NAME")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that read.", show_default="one a core")] = None,
 ) -> None:
     """Adapt a bird classifier to recordings of a new place that nobody has labelled.
@@ -311,11 +326,13 @@ def adapt(
         epochs=epochs,
         seed=seed,
         threshold=threshold,
+        strict=strict,
+        device=device,
         workers=workers,
     )
 
 
-data_app = typer.Typer(no_args_is_help=True, help="Public target sets of recordings.")
+data_app = typer.Typer(no_args_is_help=True, help="Recordings that others published.")
 app.add_typer(data_app, name="data")
 
 
@@ -330,9 +347,9 @@ def fetch(
 
       notela data fetch HSN --to data
     """
-    from notela.bioacoustics import command
+    from notela.bioacoustics import data_command
 
-    command.fetch(name, to)
+    data_command.fetch(name, to)
 
 
 @data_app.command()
@@ -340,10 +357,56 @@ def verify(
     name: Annotated[str, typer.Argument(help="SSW, SNE, UHH, POW, HSN, NES, PER or Caples.")],
     folder: Annotated[Path, typer.Argument(help="A folder that you already have.")],
 ) -> None:
-    """Compare a folder with what was published: files, checksums, numbers of recordings, boxes and species."""
-    from notela.bioacoustics import target_sets
+    """Compare a folder with what was published: files, checksums, numbers of recordings, boxes and species.
 
-    typer.echo(str(target_sets.verify(name, folder)))
+    The exit code is 1 where they differ.
+    """
+    from notela.bioacoustics import data_command
+
+    data_command.verify(name, folder)
+
+
+@data_app.command()
+def xeno_canto(
+    to: Annotated[Path, typer.Option(help="Folder of the recordings: Turdus_merula/XC123.mp3, ... and manifest.csv.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Species: scientific or common names, eBird codes.", show_default=False)
+    ] = None,
+    species: Annotated[Path | None, typer.Option(help="Species list, one a line.", metavar="LIST")] = None,
+    most: Annotated[
+        int | None, typer.Option(min=1, help="Recordings of a species.", show_default="all that there are")
+    ] = None,
+    quality: Annotated[
+        str | None, typer.Option(help="A (best) to E; those named first are taken first.", metavar="A,B")
+    ] = None,
+    length: Annotated[str | None, typer.Option(help="Seconds: 5-60, <60 or >5.", metavar="RANGE")] = None,
+    country: Annotated[str | None, typer.Option(help="Where they were recorded, in English.")] = None,
+    licence: Annotated[
+        str | None, typer.Option(help="Conditions of Creative Commons, such as BY-NC-SA; or CC0.", metavar="CODES")
+    ] = None,
+) -> None:
+    """Focal recordings of species from Xeno-canto, with the licence of each; your key comes from XENO_CANTO_KEY.
+
+    Stop it whenever you like: the same command fetches what is missing.
+
+    Examples:
+
+      notela data xeno-canto "Turdus merula" "Parus major" --to recordings --most 30 --quality A,B --length 5-60
+
+      notela data xeno-canto --species list.txt --to recordings --most 100 --country Spain
+    """
+    from notela.bioacoustics import data_command
+
+    data_command.fetch_focal(
+        names or (),
+        to,
+        species=species,
+        most=most,
+        quality=quality,
+        length=length,
+        country=country,
+        licence=licence,
+    )
 
 
 def _map(option: str, given: str | None) -> dict[str, str]:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from notela.bioacoustics.annotations import Box, read
-from notela.bioacoustics.detections import FORMATS, table_for, write, write_each
+from notela.bioacoustics.detections import FORMATS, tables_for, write
 from notela.bioacoustics.taxonomy import resolve
 from notela.errors import NotelaError
 
@@ -102,23 +102,18 @@ def test_parquet(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_table_for_each_recording(format: str, tmp_path: Path) -> None:
-    paths = write_each(iter(BOXES), tmp_path, format)
-    assert [path.relative_to(tmp_path).as_posix() for path in paths] == [
-        f"site 1/a{FORMATS[format]}",
-        f"site 2/b{FORMATS[format]}",
-    ]
-    found = [box for path in paths for box in read(path)]
-    assert [(box.start, box.end, box.label) for box in found] == [(b.start, b.end, b.label) for b in BOXES]
-    with pytest.raises(NotelaError, match=r"is the table of both site 1/a\.wav and site 1/a\.flac; sort"):
-        write_each([BOXES[0], BOXES[0]._replace(recording="site 1/a.flac")], tmp_path, format)
-    with pytest.raises(NotelaError, match="sort the detections by recording"):
-        write_each([BOXES[0], BOXES[2], BOXES[1]], tmp_path, format)
-
-
-def test_a_table_stays_in_its_folder() -> None:
-    assert table_for("/etc/a.wav", "csv") == table_for("../a.wav", "csv") == "a.results.csv"
+def test_every_recording_has_a_table_of_its_own() -> None:
+    names = ["site 1/a.wav", "site 2/a.wav", "site 2/A.FLAC", "site 2/a.b.wav", "c.wav"]
+    for format, ending in FORMATS.items():
+        tables = tables_for(names, format)
+        assert list(tables) == names
+        assert tables["site 1/a.wav"] == f"site 1/a{ending}"
+        assert tables["site 2/a.wav"] == f"site 2/a.wav{ending}"  # a disk may not tell a.results.csv from A.results.csv
+        assert tables["site 2/A.FLAC"] == f"site 2/A.FLAC{ending}"
+        assert tables["site 2/a.b.wav"] == f"site 2/a.b{ending}"
+        assert len({path.casefold() for path in tables.values()}) == len(names)
+    with pytest.raises(NotelaError, match="format='excel' is not one of"):
+        tables_for(names, "excel")
 
 
 @pytest.mark.parametrize("format", FORMATS)

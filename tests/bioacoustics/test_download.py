@@ -8,7 +8,6 @@ import io
 import os
 import shutil
 import stat
-import subprocess
 import urllib.request
 import zipfile
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import notela.bioacoustics.download as module
+from disks import small_disk
 from local_server import Answer, Server, serving
 from notela.bioacoustics.download import (
     DiskError,
@@ -35,6 +35,7 @@ from notela.bioacoustics.download import (
     shown,
 )
 from notela.errors import NotelaError
+from permissions import bound_by_permissions
 
 BODY = bytes(range(256)) * 4000  # several blocks
 MD5 = hashlib.md5(BODY).hexdigest()
@@ -430,13 +431,8 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 256 kB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this user may not mount a small disk")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with small_disk(tmp_path / "disk", 256):
+        yield tmp_path / "disk"
 
 
 def test_a_disk_that_is_really_full(server: Server, tiny_disk: Path) -> None:
@@ -474,12 +470,12 @@ def test_a_folder_in_the_way(server: Server, tmp_path: Path) -> None:
         download(f"{server.url}/a.bin", tmp_path / "file" / "a.bin")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_may_not_be_written(server: Server, tmp_path: Path) -> None:
     server.put_file("/a.bin", BODY)
     tmp_path.chmod(0o500)
-    with pytest.raises(DiskError, match="choose a folder that you may write to"):
+    with bound_by_permissions(), pytest.raises(DiskError, match="choose a folder that you may write to"):
         download(f"{server.url}/a.bin", tmp_path / "a.bin")
+    assert left_over(tmp_path) == []
 
 
 def test_no_permission_is_one_sentence(tmp_path: Path) -> None:

@@ -18,10 +18,12 @@ import torch
 from conftest import Here
 from notela.bioacoustics import prepare as module
 from notela.bioacoustics import prepared
+from notela.bioacoustics.about import About
 from notela.bioacoustics.annotations import Box
 from notela.bioacoustics.audio import SAMPLE_RATE, Recording
 from notela.bioacoustics.prepare import FOCAL, Settings, prepare
 from notela.bioacoustics.prepared import Windows
+from notela.bioacoustics.taxonomy import Species
 from notela.bioacoustics.windows import cut, peak_windows
 from notela.engines.local import Local
 from notela.errors import NotelaError
@@ -102,7 +104,7 @@ def test_recordings_or_groups_stay_together_in_a_split(birds: Path, ready: modul
     assert all(len(each) == 1 for each in parts(ready, {}).values())
     assert set.union(*parts(ready, {}).values()) == {"adapt", "test"}
     groups = {path.stem: path.stem[-1] for path in birds.rglob("*.wav")}
-    about = {name: {"group": group, "licence": "CC0", "source": "here"} for name, group in groups.items()}
+    about = [About(name, "here", "CC0", group) for name, group in groups.items()]
     grouped = prepare(birds, tmp_path / "grouped", Here(), focal=True, about=about)
     assert all(len(each) == 1 for each in parts(grouped, groups).values())
     assert set(grouped.prepared.table["licence"]) == {"CC0"}
@@ -176,6 +178,20 @@ def test_a_species_list_gives_the_classes_and_others_are_counted(scape: Path, tm
     assert [one.code for one in report.prepared.classes] == [MAJOR, CORONE, "eurrob1"]
     assert report.ignored == {"Turdus merula": 1}
     assert report.prepared.labels().shape[1] == 3
+
+
+def test_a_taxonomy_of_one_s_own(scape: Path, tmp_path: Path) -> None:
+    frog = Species("frog1", "Hyla arborea", "Tree Frog", "Hyla", "Hylidae", "Anura")
+    merle = Species("mine", "Turdus merula", "Blackbird", "T", "F", "O")  # goes before eBird's
+    boxes = [Box("a", 4.0, 4.5, "Turdus merula"), Box("a", 20.0, 20.5, "tree-frog"), Box("a", 34, 34.5, "Parus major")]
+    report = prepare(scape, tmp_path / "out", Here(), boxes=boxes, species=[merle, frog])
+    assert report.prepared.classes == (merle, frog)
+    assert {code for codes in report.prepared.table["species"] for code in codes} == {"mine", "frog1"}
+    assert report.ignored == {"Parus major": 1}
+    assert report.names is not None
+    assert (set(report.names.matched), report.names.unmatched) == ({box.label for box in boxes}, [])
+    mixed = prepare(scape, tmp_path / "mixed", Here(), boxes=boxes, species=["Parus major", frog])
+    assert [one.code for one in mixed.prepared.classes] == [MAJOR, "frog1"]
 
 
 def test_unmatched_names_are_listed_or_refused(scape: Path, tmp_path: Path) -> None:
@@ -388,7 +404,8 @@ def test_a_full_disk_stops_in_a_sentence_and_loses_nothing(birds: Path, ready: m
         subprocess.run(["umount", str(disk)], check=False)
 
 
-def test_memory_does_not_grow_with_the_length_of_a_recording(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", ["most=20", "protocol='tiles-5s', storage='flac'"])
+def test_memory_does_not_grow_with_the_length_of_a_recording(settings: str, tmp_path: Path) -> None:
     """Three hours against three minutes, in processes of their own."""
     peaks = {}
     for minutes in (3, 180):
@@ -401,7 +418,7 @@ def test_memory_does_not_grow_with_the_length_of_a_recording(tmp_path: Path) -> 
                 file.write(0.05 * rng.normal(size=60 * rate))
         code = (
             "import resource, sys\nfrom pathlib import Path\nfrom notela.bioacoustics import prepare as m\n"
-            "t = m.Task(Path(sys.argv[1]), 'a.wav', None, m.Settings(most=20), Path(sys.argv[2]), 'x')\n"
+            f"t = m.Task(Path(sys.argv[1]), 'a.wav', None, m.Settings({settings}), Path(sys.argv[2]), 'x')\n"
             "assert m.prepare_one(t) is None\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
         )
         out = subprocess.run(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notela.bioacoustics import taxonomy
-from notela.bioacoustics.taxonomy import Species, read_species_list, release, resolve
+from notela.bioacoustics.taxonomy import Species, read_classes, read_species_list, release, resolve
 from notela.errors import NotelaError
 
 BIRDS = Path(__file__).resolve().parents[3] / "shared" / "data" / "birds"
@@ -229,3 +229,23 @@ def test_the_species_of_the_real_recordings() -> None:
     focal = resolve(folders, strict=True)
     assert len(set(focal.matched.values())) == len(folders) == 20
     assert not focal.notes
+
+
+def test_classes_are_names_or_a_taxonomy(tmp_path: Path) -> None:
+    path = tmp_path / "classes.csv"
+    path.write_text("Turdus merula\nParus major\n")
+    assert read_classes(path) == ["Turdus merula", "Parus major"]
+    path.write_text('scientific,code,common,family\nHyla arborea,frog1,"Frog, tree",Hylidae\nCicada orni,cic,,\n')
+    assert read_classes(path) == [
+        Species("frog1", "Hyla arborea", "Frog, tree", "", "Hylidae", ""),
+        Species("cic", "Cicada orni", "", "", "", ""),
+    ]
+    for text, message in (
+        ("code,scientific,colour\na,b,c\n", "has a column 'colour'; a taxonomy has code, scientific, common"),
+        ("code,scientific\na\n", "'a' has no code, no scientific name or too many cells"),
+        ("code,scientific\na,b,c\n", "too many cells"),
+        ("code,scientific\n", "holds no species"),
+    ):
+        path.write_text(text)
+        with pytest.raises(NotelaError, match=message):
+            read_classes(path)

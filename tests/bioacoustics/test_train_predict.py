@@ -22,7 +22,7 @@ from notela.bioacoustics.model import BirdClassifier
 from notela.bioacoustics.predict import predict
 from notela.bioacoustics.prepare import prepare
 from notela.bioacoustics.prepared import Prepared
-from notela.bioacoustics.taxonomy import resolve
+from notela.bioacoustics.taxonomy import Species
 from notela.bioacoustics.train import Settings, train
 from notela.errors import NotelaError
 from sounds import PITCH, focal, sing
@@ -56,8 +56,7 @@ def test_species_are_learnt(data: Prepared, tmp_path: Path) -> None:
     trained = train(data, tmp_path / "run", replace(QUICK, epochs=12, learning_rate=3e-3, mix=0.2))
     assert trained.history[trained.best - 1]["map"] == max(line["map"] for line in trained.history)
     assert trained.history[trained.best - 1]["map"] > 0.9
-    rows = data.rows("test")
-    again = training.evaluate(trained.model, data, rows, torch.from_numpy(data.labels()[rows]).float())
+    again = training.evaluate(trained.model, data, data.rows("test"))
     assert again["map"] == pytest.approx(trained.history[trained.best - 1]["map"])
 
 
@@ -90,7 +89,7 @@ def test_batches_are_cropped_mixed_and_scaled(data: Prepared) -> None:
     labels = torch.from_numpy(data.labels()).float()
     rows = data.rows("adapt")
     settings = replace(QUICK, mix=1.0, batch_size=8)
-    batches = list(training._batches(data, rows, labels, settings, None, 1))
+    batches = list(training._batches(data, rows, settings, None, 1))
     assert sum(len(x) for x, _ in batches) == len(rows)
     x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
     peaks = x.abs().amax(1)
@@ -98,20 +97,18 @@ def test_batches_are_cropped_mixed_and_scaled(data: Prepared) -> None:
     assert 0.15 <= peaks.min() < peaks.max() <= 0.25 + 1e-6
     assert set(y.sum(1).tolist()) <= {1.0, 2.0}
     assert (y.sum(1) == 2).any()
-    plain = torch.cat([y for _, y in training._batches(data, rows, labels, replace(settings, mix=0.0), None, 1)])
+    plain = torch.cat([y for _, y in training._batches(data, rows, replace(settings, mix=0.0), None, 1)])
     assert plain.sum(1).tolist() == [1.0] * len(rows)
     assert (plain.sum(0) == labels[rows].sum(0)).all()  # every window once
-    other = next(training._batches(data, rows, labels, settings, None, 2))[0]
+    other = next(training._batches(data, rows, settings, None, 2))[0]
     assert not torch.equal(other, batches[0][0])
 
 
 def test_noise_is_added_at_the_wanted_loudness(data: Prepared) -> None:
-    labels = torch.from_numpy(data.labels()).float()
     rows = data.rows("adapt")
     noise = np.random.default_rng(0).normal(size=(2, 5 * SAMPLE_RATE)).astype(np.float16)
     quiet, loud = (
-        next(training._batches(data, rows, labels, replace(QUICK, mix=0.0, noise=share), noise, 1))[0]
-        for share in (0.0, 1.0)
+        next(training._batches(data, rows, replace(QUICK, mix=0.0, noise=share), noise, 1))[0] for share in (0.0, 1.0)
     )
     spread = [float(x.quantile(0.5, dim=1).abs().mean()) for x in (quiet.abs(), loud.abs())]
     assert spread[1] > 3 * spread[0]  # between the calls it is not silent any more
@@ -119,9 +116,18 @@ def test_noise_is_added_at_the_wanted_loudness(data: Prepared) -> None:
 
 def test_background_sounds_come_from_a_folder(tmp_path: Path) -> None:
     sing(tmp_path / "n" / "a.wav", 11, [(2, 500)])
-    noise = training.read_noise(tmp_path / "n", 5.0)
-    assert noise.shape == (2, 5 * SAMPLE_RATE)
-    assert np.abs(noise).max() == pytest.approx(1, abs=1e-3)
+    sing(tmp_path / "n" / "b.wav", 16, [(2, 500)])
+    (tmp_path / "n" / "c.wav").write_text("no sound")
+    noise, bad = training.read_noise(tmp_path / "n", 5.0)
+    assert noise.shape == (5, 5 * SAMPLE_RATE)
+    assert np.abs(noise).max(1) == pytest.approx(1, abs=1e-3)
+    assert [problem.path.name for problem in bad] == ["c.wav"]
+    few, _ = training.read_noise(tmp_path / "n", 5.0, most=3)
+    assert np.array_equal(few, noise[[0, 2]])  # one of each
+    (tmp_path / "n" / "a.wav").unlink()
+    (tmp_path / "n" / "b.wav").unlink()
+    with pytest.raises(NotelaError, match="none of the recordings .* can be used as background .*c.wav"):
+        training.read_noise(tmp_path / "n", 5.0)
 
 
 def test_what_cannot_be_trained_on_is_named(data: Prepared, tmp_path: Path) -> None:
@@ -164,7 +170,7 @@ def test_scores_are_those_of_the_windows(untrained: BirdClassifier, scape: Path,
 @pytest.mark.parametrize("format", ["csv", "raven", "audacity", "kaleidoscope", "parquet"])
 def test_tables_are_read_back(untrained: BirdClassifier, scape: Path, tmp_path: Path, format: str) -> None:
     summary = predict(untrained, scape, tmp_path / "out", format=format, threshold=0.3)
-    endings = {"csv": "csv", "raven": "txt", "kaleidoscope": "csv", "parquet": "parquet"}
+    endings = {"csv": "csv", "raven": "txt", "kaleidoscope": "kaleidoscope.csv", "parquet": "parquet"}
     assert format == "audacity" or (tmp_path / "out" / f"detections.{endings[format]}").exists()
     boxes = [box for path in summary.tables[format != "audacity" :] for box in annotations.read(path)]
     assert len(boxes) == summary.detections.total() > 0
@@ -207,6 +213,58 @@ def test_running_again_listens_to_what_is_new(
     assert "b.flac" not in (tmp_path / "out" / "detections.csv").read_text()
 
 
+def test_what_lies_in_the_folder_belongs_together(untrained: BirdClassifier, scape: Path, tmp_path: Path) -> None:
+    """Recordings come, change, go and lose their detections; formats are added: never a table of another state."""
+    out = tmp_path / "out"
+    predict(untrained, scape, out, threshold=0.3)
+    predict(untrained, scape, out, format="raven", threshold=0.3)
+    sing(scape / "a0.wav", 7, [(2, 2000)])  # before the others by name, after them in time
+    sing(scape / "a0.flac", 4, [(2, 900)])
+    (scape / "b.flac").unlink()
+    (scape / "site 1" / "quiet.wav").write_text("no sound")
+    summary = predict(untrained, scape, out, format="audacity", threshold=0.3)
+    assert summary.done_before == 1
+    again = predict(untrained, scape, tmp_path / "anew", format="audacity", threshold=0.3)
+    assert again.detections == summary.detections
+    for format in ("csv", "raven"):
+        predict(untrained, scape, tmp_path / "anew", format=format, threshold=0.3)
+
+    def tables(folder: Path) -> dict[str, bytes]:
+        found = [*folder.glob("detections.[ct]*"), *folder.rglob("recordings/**/*.*"), folder / "tables.json"]
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+    assert tables(out) == tables(tmp_path / "anew")
+    stems = ("a0.flac", "a0.wav", "site 1/a")
+    endings = ("results.csv", "Table.1.selections.txt", "labels.txt")
+    own = {f"recordings/{stem}.{ending}" for stem in stems for ending in endings}
+    assert tables(out).keys() == own | {"detections.csv", "detections.txt", "tables.json"}
+    with open(out / "detections.txt", newline="") as file:
+        order = [row["Begin Path"] for row in csv.DictReader(file, delimiter="\t")]
+    assert order == sorted(order)
+    with open(out / "detections.txt", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            before = {"a0.flac": 0.0, "a0.wav": 4.0, "site 1/a.wav": 11.0}[row["Begin Path"]]
+            assert float(row["Begin Time (s)"]) == pytest.approx(before + float(row["File Offset (s)"]))
+
+
+def test_a_recording_without_detections_has_an_empty_table(
+    untrained: BirdClassifier, scape: Path, tmp_path: Path
+) -> None:
+    summary = predict(untrained, scape, tmp_path / "out", format="raven", threshold=1.0)
+    assert summary.detections.total() == 0
+    assert len(summary.tables) == 3
+    assert all(annotations.read(path) == [] for path in summary.tables)
+
+
+def test_progress_counts_recordings_and_windows(untrained: BirdClassifier, scape: Path, tmp_path: Path) -> None:
+    shown: list[tuple[int, int, int]] = []
+    predict(untrained, scape, tmp_path / "out", progress=lambda *now: shown.append(now))
+    assert shown[0] == (0, 2, 0)
+    assert shown[-1][1:] == (2, 6)
+    with pytest.raises(NotelaError, match="device='abacus' cannot be used here"):
+        predict(untrained, scape, tmp_path / "out", device="abacus")
+
+
 def test_bad_recordings_are_listed_and_the_rest_goes_on(untrained: BirdClassifier, scape: Path, tmp_path: Path) -> None:
     (scape / "text.wav").write_text("no sound")
     soundfile.write(scape / "silent.wav", np.zeros(8 * SAMPLE_RATE), SAMPLE_RATE)
@@ -222,14 +280,31 @@ def test_bad_recordings_are_listed_and_the_rest_goes_on(untrained: BirdClassifie
 
 
 def test_species_lists_and_thresholds(untrained: BirdClassifier, scape: Path, tmp_path: Path) -> None:
-    wanted = resolve(["Parus major", "Erithacus rubecula"]).matched.values()
-    classes, unknown = predicting.species_in(untrained, wanted)
+    classes, unknown = predicting.species_in(untrained, ["Parus major", "Erithacus rubecula"])
     assert [untrained.classes[c].scientific for c in classes] == ["Parus major"]
-    assert [one.scientific for one in unknown] == ["Erithacus rubecula"]
+    assert unknown == ["Erithacus rubecula"]
     summary = predict(untrained, scape, tmp_path / "out", threshold=0.0, classes=classes)
     assert summary.detections == {"gretit1": 6}
     with pytest.raises(NotelaError, match="threshold=2 must be between 0 and 1"):
         predict(untrained, scape, tmp_path / "b", threshold=2)
+
+
+def test_names_are_found_as_the_model_or_the_taxonomy_has_them() -> None:
+    """A model keeps the codes of the release that it was trained with, and may know what no taxonomy of birds does."""
+    names = [
+        ("reevir", "Vireo olivaceus", "Red-eyed Vireo"),  # the code was replaced
+        ("gretit1", "Parus major", "Great Tit"),
+        ("frog", "Hyla arborea", "Laubfrosch"),
+        ("雀", "雀", "雀"),
+    ]
+    classifier = BirdClassifier([Species(*one, "", "", "") for one in names], front_end_name="logmel")
+
+    def found(*wanted: str) -> tuple[list[int], list[str]]:
+        return predicting.species_in(classifier, wanted)
+
+    assert found("reevir1") == found("REVI") == found("vireo OLIVACEUS") == found("reevir") == ([0], [])
+    assert found("Hyla arborea_Laubfrosch", "frog", "great-tit") == ([1, 2], [])
+    assert found("鳥", "Larus fuscus", "gretit1") == ([1], ["鳥", "Larus fuscus"])
 
 
 def test_mistakes_are_named_before_the_work(untrained: BirdClassifier, scape: Path, tmp_path: Path) -> None:
@@ -268,7 +343,7 @@ def test_a_full_disk_while_training_is_one_sentence(
         patch.setattr(torch, "save", full)
         with pytest.raises(NotelaError, match=r"cannot write .*checkpoint.pt \(PytorchStreamWriter failed"):
             train(data, tmp_path / "run", replace(QUICK, epochs=1))
-    assert list((tmp_path / "run").iterdir()) == []
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
 
 
 # ---- adaptation

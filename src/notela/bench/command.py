@@ -13,13 +13,14 @@ from rich.table import Table as RichTable
 
 from notela.bench import plan, report
 from notela.bench.progress import duration
-from notela.bench.runner import bench, only_one
+from notela.bench.runner import bench
 from notela.bench.suite import refer
 from notela.bench.writing import Table
 from notela.engines import Engine
 from notela.engines.local import Local
 from notela.engines.ray import Ray
 from notela.errors import NotelaError
+from notela.lock import only_one
 
 
 def run(

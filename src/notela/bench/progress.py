@@ -53,11 +53,6 @@ class Progress:
         self._seconds[job.method] += seconds  # type: ignore[assignment]
         self._log()
 
-    @staticmethod
-    def say(text: str) -> None:
-        """A line that stays."""
-        Console(stderr=True).print(text, highlight=False, soft_wrap=True)
-
     def _log(self, always: bool = False) -> None:
         if not self._console.is_terminal and (always or time.monotonic() - self._last > LOG_EVERY):
             self._last = time.monotonic()

@@ -8,14 +8,12 @@ folder/protocol.json      once all is done: what was asked for, and fingerprints
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
-from filelock import FileLock, Timeout
 
 from notela import metrics
 from notela.bench import plan, trial
@@ -49,7 +47,7 @@ def bench(
 ) -> list[Failure]:
     """Run whatever of a suite's comparison is not recorded in `folder` yet. Returns what failed.
 
-    One process at a time: hold `only_one(folder)`.
+    One process at a time: hold `notela.lock.only_one(folder)`.
     """
     suite = find(reference)
     protocol = plan.make(suite, reference, chosen_methods=methods, trials=trials, seeds=seeds)
@@ -194,22 +192,3 @@ def _new(jobs: Iterable[Job], known: Iterable[Job] = ()) -> list[Job]:
     seen = {job.key for job in known}
     found = {job.key: job for job in jobs if job.key not in seen}
     return list(found.values())
-
-
-@contextlib.contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """The folder's lock: a second command on the same folder waits for the first, then does what is left."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            Progress.say(f"another notela bench is at work in {folder}; waiting for it (Ctrl-C to stop)")
-            lock.acquire()
-    except OSError as error:
-        raise NotelaError(f"cannot write to the folder {folder}: {error.strerror}") from error
-    try:
-        yield
-    finally:
-        lock.release()

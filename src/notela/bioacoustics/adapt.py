@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -15,7 +14,8 @@ from notela.bioacoustics.model import BirdClassifier
 from notela.bioacoustics.prepare import Report, Settings, prepare
 from notela.bioacoustics.prepared import Windows
 from notela.engines import Engine
-from notela.evaluation import predict
+from notela.evaluation import pick_device, predict
+from notela.lock import only_one
 from notela.loop import Result, adapt
 from notela.methods import resolve
 
@@ -53,13 +53,17 @@ def adapt_to_recordings(
     `run_dir` keeps the windows and the run: the same call again goes on where an earlier one stopped.
     """
     resolve(method, "multilabel")  # a name that there is not is better known before the windows are cut
+    pick_device(settings.get("device"))  # likewise
     cutting = Settings(seconds=model.window, most=most)
-    report = prepare(folder, run_dir / "windows", engine, settings=cutting, progress=progress)
-    rows = np.arange(len(report.prepared))
-    windows = DataLoader(Windows(report.prepared, rows), batch_size=64)
-    kept = None if classes is None else list(classes)
-    result = adapt(
-        model, windows, task="multilabel", method=method, classes=kept, run_dir=run_dir / "adaptation", **settings
-    )
-    before, after = (predict(one, windows, task="multilabel", classes=kept) for one in (model, result.model))
-    return Adapted(result, report, before, after)
+    with only_one(run_dir):
+        report = prepare(folder, run_dir / "windows", engine, settings=cutting, progress=progress)
+        windows = DataLoader(Windows(report.prepared, report.prepared.rows()), batch_size=64)
+        kept = None if classes is None else list(classes)
+        result = adapt(
+            model, windows, task="multilabel", method=method, classes=kept, run_dir=run_dir / "adaptation", **settings
+        )
+        scores = [
+            predict(one, windows, task="multilabel", classes=kept, device=settings.get("device"))
+            for one in (model, result.model)
+        ]
+    return Adapted(result, report, *scores)

@@ -9,7 +9,7 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -151,15 +151,38 @@ class Recording:
         return f"only {done / self.rate:.2f} of the {self.duration:.2f} s that its header promises can be decoded"
 
 
-def write_flac(path: Path, samples: Samples) -> None:
-    """Samples at 32 kHz as 16-bit FLAC, whole or not at all; what lies beyond ±1 is clipped."""
-    if not np.isfinite(samples).all():
-        raise NotelaError(f"{path}: NaN or infinite samples cannot be written; mend or leave out this recording")
-    encoded = io.BytesIO()  # in memory first: libsndfile does not say that a disk is full
-    whole = np.clip(np.round(samples * 32768.0), -32768, 32767).astype(np.int16)
-    soundfile.write(encoded, whole, SAMPLE_RATE, format="FLAC", subtype="PCM_16")
-    with replacing(path) as aside:
-        aside.write_bytes(encoded.getbuffer())
+def write_flac(path: Path, samples: Samples | Iterable[Samples]) -> None:
+    """Samples at 32 kHz, whole or in blocks, as 16-bit FLAC, whole or not at all; what lies beyond ±1 is clipped."""
+    with replacing(path) as aside, open(aside, "wb") as file:
+        sink = _Sink(file)
+        try:
+            with soundfile.SoundFile(sink, "w", SAMPLE_RATE, 1, "PCM_16", format="FLAC") as flac:
+                for block in [samples] if isinstance(samples, np.ndarray) else samples:
+                    if not np.isfinite(block).all():
+                        raise NotelaError(
+                            f"{path}: NaN or infinite samples cannot be written; leave out this recording"
+                        )
+                    flac.write(np.clip(np.round(block * 32768.0), -32768, 32767).astype(np.int16))
+        except soundfile.LibsndfileError:
+            if sink.error is None:
+                raise
+        if sink.error is not None:
+            raise sink.error
+
+
+class _Sink:
+    """A file to write to that remembers what went wrong: libsndfile does not say that a disk is full."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.error = file, None  # type: BinaryIO, OSError | None
+        self.seek, self.tell = file.seek, file.tell
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            return 0
 
 
 @contextlib.contextmanager

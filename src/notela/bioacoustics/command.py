@@ -1,11 +1,11 @@
-"""`notela prepare`, `train`, `predict`, `adapt`, `data fetch`: from options to a finished folder and a table."""
+"""`notela prepare`, `train`, `predict`, `adapt`: from options to a finished folder and a table."""
 
 from __future__ import annotations
 
 import contextlib
-import csv
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,15 +16,16 @@ from notela.bioacoustics import model, prepared, target_sets
 from notela.bioacoustics import predict as predicting
 from notela.bioacoustics import prepare as preparing
 from notela.bioacoustics import train as training
+from notela.bioacoustics.about import read as read_about
 from notela.bioacoustics.adapt import adapt_to_recordings
 from notela.bioacoustics.annotations import read as read_annotations
-from notela.bioacoustics.annotations import stem
 from notela.bioacoustics.audio import BadRecording
 from notela.bioacoustics.model import BirdClassifier
-from notela.bioacoustics.taxonomy import read_species_list, resolve
+from notela.bioacoustics.taxonomy import Species, read_classes, read_species_list
 from notela.engines.local import Local
 from notela.errors import NotelaError
 
+LOG_EVERY = 30.0  # seconds
 STOPPED = "Stopped. What is done is kept; the same command goes on from there."
 
 
@@ -54,6 +55,9 @@ def prepare(
     if target is not None:
         wanted = target_sets.target_set(target)
         table, table_format = table or target_sets.annotations_in(target, folder), table_format or wanted.annotations
+    classes: Sequence[str | Species] | None = None if species is None else read_classes(species)
+    if target is not None and classes is None:
+        classes = target_sets.class_list(target, folder)
     if table is not None:
         boxes = read_annotations(table, table_format, columns or None)
     defaults = preparing.FOCAL if focal else preparing.SOUNDSCAPE
@@ -64,7 +68,7 @@ def prepare(
         storage=storage,  # type: ignore[arg-type]  # checked there
         single_label=single_label,
     )
-    with _stoppable(), _bar("recordings") as show:
+    with stoppable(), bar("recordings") as show:
         report = preparing.prepare(
             folder,
             to,
@@ -72,18 +76,18 @@ def prepare(
             settings=settings,
             focal=focal,
             boxes=boxes,
-            species=None if species is None else read_species_list(species),
+            species=classes,
             strict=strict,
             split_by=split,
-            about=None if about is None else _about(about, about_columns),
+            about=() if about is None else read_about(about, about_columns),
             progress=show,
         )
     _tell_failures(console, report.failures, to / "failures.csv")
     if report.names is not None:
         console.print(report.names.summary(), highlight=False, markup=False)
-    _tell(console, report.missing, "recordings that the annotations name are not there")
-    _tell(console, report.bare, "recordings have no annotation")
-    _tell(console, [f"{name} ({n})" for name, n in report.ignored.most_common()], "species are not in the species list")
+    tell(console, report.missing, "recordings that the annotations name are not there")
+    tell(console, report.bare, "recordings have no annotation")
+    tell(console, [f"{name} ({n})" for name, n in report.ignored.most_common()], "species are not in the species list")
     if report.beyond:
         console.print(f"{report.beyond} boxes are not within their recording", highlight=False)
     made, seconds = report.prepared, time.monotonic() - start
@@ -104,22 +108,23 @@ def prepare(
     )
 
 
-def train(data: Path, to: Path, settings: training.Settings, noise: Path | None) -> None:
+def train(data: Path, to: Path, settings: training.Settings, *, noise: Path | None, device: str | None) -> None:
     """Windows → source classifier."""
     console, start = Console(), time.monotonic()
     if to.suffix != ".safetensors":
         raise NotelaError(f"--to {to} must end in .safetensors, such as birds.safetensors")
     windows = prepared.read(data)
-    background = None if noise is None else training.read_noise(noise, settings.window)
+    background, bad = (None, []) if noise is None else training.read_noise(noise, settings.window)
+    _tell_failures(console, bad)
     run_dir = to.with_suffix(".training")
-    with _stoppable(), _bar("epoch") as show:
+    with stoppable(), bar("epoch") as show:
 
         def told(epoch: int, done: int, total: int, loss: float) -> None:
             show((epoch - 1) * total + done, settings.epochs * total, f"epoch {epoch}, loss {loss:.4f}")
 
-        trained = training.train(windows, run_dir, settings, noise=background, progress=told)
+        trained = training.train(windows, run_dir, settings, noise=background, device=device, progress=told)
     model.save(trained.model, to)
-    _tell(console, trained.unheard, "species are in no training window; their scores mean nothing")
+    tell(console, trained.unheard, "species are in no training window; their scores mean nothing")
     shown = Table(title=f"{to}: held-out recordings")
     for name in trained.history[0]:
         shown.add_column(name, justify="right")
@@ -135,14 +140,35 @@ def train(data: Path, to: Path, settings: training.Settings, noise: Path | None)
     )
 
 
-def predict(source: str, folder: Path, to: Path, *, format: str, threshold: float, species: Path | None) -> None:
+def predict(
+    source: str,
+    folder: Path,
+    to: Path,
+    *,
+    format: str,
+    threshold: float,
+    species: Path | None,
+    strict: bool,
+    device: str | None,
+) -> None:
     """Recordings → detections."""
     console, start = Console(), time.monotonic()
     classifier = model.load(source)
-    classes = _classes(console, classifier, species)
-    with _stoppable(), _bar("recordings") as show:
+    classes = _classes(console, classifier, species, strict)
+    with stoppable(), bar("recordings") as show:
+
+        def told(done: int, total: int, windows: int) -> None:
+            show(done, total, f"recordings ({windows:,} windows)")
+
         found = predicting.predict(
-            classifier, folder, to, format=format, threshold=threshold, classes=classes, progress=show
+            classifier,
+            folder,
+            to,
+            format=format,
+            threshold=threshold,
+            classes=classes,
+            device=device,
+            progress=told,
         )
     _tell_failures(console, found.failures, to / "failures.csv")
     shown = Table(title=f"Windows with a score of at least {threshold:g}")
@@ -152,7 +178,7 @@ def predict(source: str, folder: Path, to: Path, *, format: str, threshold: floa
     for code, n in found.detections.most_common(20):
         shown.add_row(f"{named[code].scientific} ({named[code].common})", f"{n:,}")
     console.print(shown)
-    where = found.tables[0] if found.tables else to
+    where = found.tables[0] if format != "audacity" else to / "recordings"
     console.print(
         f"{found.detections.total():,} detections of {len(found.detections)} species in {found.windows:,} windows of "
         f"{found.recordings:,} recordings ({found.seconds / 3600:.2f} h of sound, {time.monotonic() - start:.0f} s): "
@@ -171,6 +197,8 @@ def adapt(
     epochs: int | None,
     seed: int,
     threshold: float,
+    strict: bool,
+    device: str | None,
     workers: int | None,
 ) -> None:
     """A classifier and unlabelled recordings → an adapted classifier."""
@@ -178,10 +206,10 @@ def adapt(
     if to.suffix != ".safetensors":
         raise NotelaError(f"--to {to} must end in .safetensors, such as adapted.safetensors")
     classifier = model.load(source)
-    classes = _classes(console, classifier, species)
+    classes = _classes(console, classifier, species, strict)
     settings = {} if epochs is None else {"epochs": epochs}
     run_dir = to.with_suffix(".run")
-    with _stoppable(), _bar("recordings") as show:
+    with stoppable(), bar("recordings") as show:
         adapted = adapt_to_recordings(
             classifier,
             folder,
@@ -190,6 +218,7 @@ def adapt(
             method=method,
             classes=classes,
             seed=seed,
+            device=device,
             progress=show,
             **settings,
         )
@@ -214,68 +243,47 @@ def adapt(
     )
 
 
-def fetch(name: str, to: Path) -> None:
-    """A target set from its public record."""
-    console = Console()
-    with _stoppable(), _files() as show:
-        folder = target_sets.fetch(name, to, progress=show)
-    console.print(str(target_sets.verify(name, folder)), highlight=False, markup=False)
-
-
 # ---- their parts
 
 
-def _classes(console: Console, classifier: BirdClassifier, species: Path | None) -> list[int] | None:
+def _classes(console: Console, classifier: BirdClassifier, species: Path | None, strict: bool) -> list[int] | None:
     """The places of a species list's species in the model."""
     if species is None:
         return None
-    resolved = resolve(read_species_list(species))
-    console.print(resolved.summary(), highlight=False, markup=False)
-    classes, unknown = predicting.species_in(classifier, resolved.matched.values())
-    _tell(console, [one.scientific for one in unknown], "species of the list are not in the model")
+    names = read_species_list(species)
+    classes, unknown = predicting.species_in(classifier, names)
+    console.print(f"{len(names) - len(unknown)} of {len(names)} names in {species} are in the model", highlight=False)
+    tell(console, unknown, "are not")
     if not classes:
         raise NotelaError(
-            f"none of the species in {species} is in the model; it knows {len(classifier.classes)} others"
+            f"none of the species in {species} is in the model; it knows {len(classifier.classes)} others, such as "
+            f"{classifier.classes[0].scientific}"
+        )
+    if strict and unknown:
+        raise NotelaError(
+            f"{species} names {unknown[0]!r}, which is not in the model; correct it, or do without --strict"
         )
     return classes
 
 
-def _about(path: Path, columns: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """By a recording's stem, what a table says of it: source, licence, group."""
-    wanted = {"recording": "path", "licence": "licence", "source": "source", "group": "group", **columns}
-    found = {}
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            for name in ("recording", *columns):
-                if wanted[name] not in (reader.fieldnames or ()):
-                    raise NotelaError(
-                        f"{path} has no column {wanted[name]!r}; it has {', '.join(reader.fieldnames or ())}"
-                    )
-            for row in reader:
-                found[stem(row[wanted["recording"]])] = {
-                    name: row.get(wanted[name]) or "" for name in ("source", "licence", "group")
-                }
-    except OSError as error:
-        raise NotelaError(f"{path} cannot be read ({error.strerror}); check its name") from error
-    return found
-
-
-def _tell(console: Console, names: list[str], what: str) -> None:
+def tell(console: Console, names: list[str], what: str) -> None:
+    """How many, and the first of them: enough to see what is the matter."""
     if names:
         some = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         console.print(f"{len(names)} {what}: {some}", highlight=False, markup=False)
 
 
-def _tell_failures(console: Console, failures: list[BadRecording], path: Path) -> None:
+def _tell_failures(console: Console, failures: list[BadRecording], path: Path | None = None) -> None:
     for one in failures[:5]:
         console.print(f"not used: {one}", highlight=False, markup=False)
     if failures:
-        console.print(f"{len(failures)} recordings could not be used; all are in {path}", highlight=False)
+        listed = "" if path is None else f"; all are in {path}"
+        console.print(f"{len(failures)} recordings could not be used{listed}", highlight=False)
 
 
 @contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
+def stoppable() -> Iterator[None]:
+    """Ctrl-C is a way to end: it says that nothing is lost, without a traceback."""
     try:
         yield
     except KeyboardInterrupt:
@@ -284,31 +292,18 @@ def _stoppable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _bar(what: str) -> Iterator[Callable[..., None]]:
+def bar(what: str) -> Iterator[Callable[..., None]]:
+    """Progress on stderr, so that what is printed can be piped: a bar on a terminal, elsewhere a line now and then."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        task, last = shown.add_task(what, total=None), time.monotonic()
 
-        def show(done: int, total: int, text: str = what) -> None:
-            bar.update(task, completed=done, total=total, description=text)
-
-        yield show
-
-
-@contextlib.contextmanager
-def _files() -> Iterator[Callable[[str, int, int | None], None]]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:.0f} %"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, object] = {}
-
-        def show(name: str, done: int, total: int | None) -> None:
-            if name not in tasks:
-                tasks[name] = bar.add_task(name, total=total)
-            bar.update(tasks[name], completed=done, total=total)  # type: ignore[arg-type]
+        def show(done: int, total: int | None, text: str = what) -> None:
+            nonlocal last
+            shown.update(task, completed=done, total=total, description=text)
+            if not console.is_terminal and time.monotonic() - last > LOG_EVERY:
+                last, whole = time.monotonic(), "" if total is None else f" of {total:,}"
+                print(time.strftime("%H:%M:%S"), f"{text}: {done:,}{whole}", file=sys.stderr, flush=True)
 
         yield show

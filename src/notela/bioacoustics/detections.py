@@ -10,6 +10,7 @@ import contextlib
 import csv
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -33,10 +34,18 @@ FORMATS = {
     "csv": ".results.csv",
     "raven": ".Table.1.selections.txt",
     "audacity": ".labels.txt",
-    "kaleidoscope": ".results.csv",
+    "kaleidoscope": ".kaleidoscope.csv",
     "parquet": ".parquet",
 }
 """The formats, and what a recording's own table ends with."""
+
+COMBINED = {
+    "csv": "detections.csv",
+    "raven": "detections.txt",
+    "kaleidoscope": "detections.kaleidoscope.csv",
+    "parquet": "detections.parquet",
+}
+"""What a table of many recordings is called; Audacity's labels have no place for a recording's name."""
 
 _CHUNK = 2**16  # rows of Parquet that are in memory at a time
 _ODD = "backslashreplace"  # for file names that are no valid text: a day's detections must not be lost to one of them
@@ -73,33 +82,18 @@ def write(
             return _write_rows(rows, csv.writer(file, lineterminator="\n"))
 
 
-def write_each(
-    boxes: Iterable[Box], folder: str | Path, format: str = "csv", *, species: Mapping[str, Species] | None = None
-) -> list[Path]:
-    """Write a table for each recording below `folder` and return their paths. Boxes of one recording come together."""
-    check_choice("format", format, tuple(FORMATS))
-    written: dict[Path, str] = {}
-    for recording, group in itertools.groupby(boxes, key=lambda box: box.recording):
-        path = Path(folder, table_for(recording, format))
-        if path in written:
-            raise NotelaError(
-                f"{path} is the table of both {written[path]} and {recording}; "
-                "sort the detections by recording, and give recordings in one folder different names"
-            )
-        write(group, path, format, species=species)
-        written[path] = recording
-    return list(written)
+def tables_for(recordings: Iterable[str], format: str = "csv") -> dict[str, str]:
+    """Where each recording's own table goes: its sub-folder, its name and the format's ending. Recordings that differ
+    in their endings alone keep them.
 
-
-def table_for(recording: str, format: str = "csv") -> str:
-    """Where a recording's own table goes: its sub-folder, its name and the format's ending.
-
-    >>> table_for("site 1/20210601_0500.WAV", "raven"), table_for("/recordings/a.wav", "audacity")
-    ('site 1/20210601_0500.Table.1.selections.txt', 'a.labels.txt')
+    >>> tables_for(["site 1/20210601.WAV", "a.wav", "a.mp3"], "audacity")  # doctest: +NORMALIZE_WHITESPACE
+    {'site 1/20210601.WAV': 'site 1/20210601.labels.txt', 'a.wav': 'a.wav.labels.txt', 'a.mp3': 'a.mp3.labels.txt'}
     """
-    path = PurePosixPath(recording)
-    inside = not path.is_absolute() and ".." not in path.parts
-    return str((path.parent if inside else PurePosixPath()) / f"{stem(recording)}{FORMATS[format]}")
+    check_choice("format", format, tuple(FORMATS))
+    folders = {name: name.rpartition("/")[0] for name in recordings}
+    plain = {name: str(PurePosixPath(folder, stem(name))) for name, folder in folders.items()}
+    times = Counter(path.casefold() for path in plain.values())  # some disks do not tell capitals from small letters
+    return {name: (path if times[path.casefold()] == 1 else name) + FORMATS[format] for name, path in plain.items()}
 
 
 def _write_rows(rows: Iterable[Sequence[object]], writer: Any) -> int:

@@ -110,11 +110,17 @@ def get(url: str, patience: Patience | None = None) -> bytes:
     return _persist(attempt, url, patience)
 
 
-def md5_of(path: Path) -> str:
+def md5_of(path: Path, progress: Callable[[int, int | None], None] | None = None) -> str:
     """The MD5 of a file, as Zenodo writes it."""
+    digest = hashlib.md5(usedforsecurity=False)
     try:
         with open(path, "rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+            size = os.fstat(file.fileno()).st_size
+            while block := file.read(2**22):
+                digest.update(block)
+                if progress is not None:
+                    progress(file.tell(), size)
+        return digest.hexdigest()
     except OSError as error:
         raise NotelaError(f"{path} cannot be read ({error.strerror or error})") from error
 

@@ -3,12 +3,15 @@
 folder/detections.jsonl      one line a recording that is done, appended as they end: all that is needed to go on
 folder/settings.json         model and settings that the lines were made with
 folder/failures.csv          recordings that could not be used, each with its reason
-folder/...                   the tables that were asked for, made from the lines at the end
+folder/detections.csv, ...   the tables of all recordings, in the formats that were asked for, made from the lines
+folder/recordings/...        and those of each recording
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import itertools
 import json
 import queue
 import threading
@@ -26,10 +29,12 @@ from notela.bioacoustics.annotations import Box
 from notela.bioacoustics.audio import SAMPLE_RATE, BadRecording, Recording, Samples, find_recordings, quiet_decoder
 from notela.bioacoustics.failures import write_failures
 from notela.bioacoustics.model import BirdClassifier
-from notela.bioacoustics.taxonomy import Species
+from notela.bioacoustics.taxonomy import Species, plain, resolve
 from notela.bioacoustics.windows import cut, samples_in, tile_windows
 from notela.errors import NotelaError, check_choice
+from notela.evaluation import pick_device
 from notela.lines import Lines
+from notela.lock import only_one
 from notela.runs import fingerprint, replacing
 
 BATCH = 32
@@ -49,6 +54,7 @@ class Summary:
     """By species' code."""
     failures: list[BadRecording] = field(default_factory=list)
     tables: list[Path] = field(default_factory=list)
+    """Of the format that was asked for: the combined one first, where there is one."""
 
 
 def predict(
@@ -59,43 +65,51 @@ def predict(
     format: str = "csv",
     threshold: float = 0.5,
     classes: Sequence[int] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    device: str | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
 ) -> Summary:
     """Write detections, windows in which a species' score is at least `threshold`, into tables in the folder `to`.
 
     `classes`: the species that can occur, by their place in the model; all without it. Recordings that an earlier call
-    finished with the same model and settings are not listened to again.
+    finished with the same model and settings are not listened to again. `progress` gets the recordings that are done,
+    those in all, and the windows that this call has listened to.
     """
     if not 0 <= threshold <= 1:
         raise NotelaError(f"threshold={threshold!r} must be between 0 and 1")
     check_choice("format", format, tuple(detections.FORMATS))
+    where = pick_device(device)
     kept = tuple(range(len(model.classes))) if classes is None else tuple(classes)
-    try:
-        to.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise NotelaError(f"the folder {to} cannot be made ({error.strerror}); choose another place") from error
     known = {"species": [one.code for one in model.classes], "window": model.window}
-    _same_settings(to, {"model": fingerprint(model), "threshold": threshold, "classes": list(kept), **known})
-    paths, unreadable = find_recordings(folder)
-    names = {path: path.relative_to(folder).as_posix() for path in paths}
-    states = {path: _state(path) for path in paths}  # before they are listened to: one that changes is done again
-    lines = Lines(to / "detections.jsonl")
-    done = {(line["recording"], line["file"]) for line in lines}
-    waiting = [path for path in paths if (names[path], states[path]) not in done]
-    summary = Summary(recordings=len(paths), done_before=len(paths) - len(waiting), failures=list(unreadable))
-    count = summary.done_before
-    for found in listen(model, waiting, kept, threshold):
-        if isinstance(found, BadRecording):
-            summary.failures.append(found)
-        else:
-            line = {"recording": names[found.path], "file": states[found.path], "duration": found.duration}
-            lines.append({**line, "windows": found.windows, "found": found.found})
-        count += 1
-        if progress is not None:
-            progress(count, len(paths))
-    write_failures(to / "failures.csv", folder, summary.failures)
-    current = {(names[path], states[path]) for path in paths}
-    _tables(model, lines, current, to, format, summary)
+    settings = {"model": fingerprint(model), "threshold": threshold, "classes": list(kept), **known}
+    with only_one(to):
+        _same_settings(to, settings)
+        paths, unreadable = find_recordings(folder)
+        names = {path: path.relative_to(folder).as_posix() for path in paths}
+        states = {path: _state(path) for path in paths}  # before they are listened to: one that changes is done again
+        lines = Lines(to / "detections.jsonl")
+        done = {(line["recording"], line["file"]) for line in lines}
+        waiting = [path for path in paths if (names[path], states[path]) not in done]
+        summary = Summary(recordings=len(paths), done_before=len(paths) - len(waiting), failures=list(unreadable))
+        count = summary.done_before
+
+        def heard(windows: int) -> None:
+            if progress is not None:
+                progress(count, len(paths), windows)
+
+        heard(0)
+        for found in listen(copy.deepcopy(model).to(where), waiting, kept, threshold, heard):
+            count += 1
+            if isinstance(found, BadRecording):
+                summary.failures.append(found)
+            else:
+                line = {"recording": names[found.path], "file": states[found.path], "duration": found.duration}
+                lines.append({**line, "windows": found.windows, "found": found.found})
+        write_failures(to / "failures.csv", folder, summary.failures)
+        current = {names[path]: states[path] for path in paths}
+        places = {
+            line["recording"]: place for place, line in lines.places() if current.get(line["recording"]) == line["file"]
+        }
+        _Tables(model, lines, {name: places[name] for name in current if name in places}, to).write(format, summary)
     return summary
 
 
@@ -109,31 +123,38 @@ class Found(NamedTuple):
 
 
 def listen(
-    model: BirdClassifier, paths: Iterable[Path], classes: tuple[int, ...], threshold: float
+    model: BirdClassifier,
+    paths: Iterable[Path],
+    classes: tuple[int, ...],
+    threshold: float,
+    heard: Callable[[int], None] = lambda windows: None,
 ) -> Iterator[Found | BadRecording]:
-    """Recordings as they are done, in order; a recording that cannot be used comes as its error."""
-    columns = torch.tensor(classes)
+    """Recordings as they are done, in order; a recording that cannot be used comes as its error. `heard` gets the
+    number of windows so far, batch by batch."""
     device = next(model.parameters()).device
+    columns = torch.tensor(classes, device=device)
     model.eval()
     open_: dict[Path, list[tuple[float, int, float]]] = {}
     counts: Counter[Path] = Counter()
+    windows = 0
     for batch in _ahead(_read(paths, model.window)):
         if batch.windows:
             with torch.no_grad():
                 x = torch.from_numpy(np.stack([samples for _, _, samples in batch.windows])).to(device)
                 scores = model(x)[:, columns].float().sigmoid().cpu()
-            for (path, start, _), row in zip(batch.windows, scores, strict=True):
-                hits = (row >= threshold).nonzero().flatten().tolist()
-                found = open_.setdefault(path, [])
-                found += [(start, classes[i], round(float(row[i]), 4)) for i in hits]
-                counts[path] += 1
+            for row, column in (scores >= threshold).nonzero().tolist():
+                path, start, _ = batch.windows[row]
+                open_.setdefault(path, []).append((start, classes[column], round(float(scores[row, column]), 4)))
+            counts.update(path for path, _, _ in batch.windows)
+            windows += len(batch.windows)
+            heard(windows)
         for end in batch.ended:
             if isinstance(end, BadRecording):
                 open_.pop(end.path, None)
                 yield end
             else:
                 path, duration = end
-                yield Found(path, duration, counts[path], open_.pop(path, []))
+                yield Found(path, duration, counts.pop(path), open_.pop(path, []))
 
 
 # ---- reading ahead
@@ -208,32 +229,62 @@ def _ahead(batches: Iterator[_Batch]) -> Iterator[_Batch]:
 # ---- tables
 
 
-def _tables(
-    model: BirdClassifier, lines: Lines, current: set[tuple[str, str]], to: Path, format: str, summary: Summary
-) -> None:
-    """One table for each recording, and one of all but Audacity's, which has no place for a file's name."""
-    species = {one.code: one for one in model.classes}
-    durations: dict[str, float] = {}
-    for line in lines:
-        if (line["recording"], line["file"]) in current:
+class _Tables:
+    """The tables of a folder, made from the lines of its recordings, in the order of the recordings.
+
+    All formats that were ever asked for are made anew, and tables of recordings that are gone are removed: what lies in
+    the folder belongs together. `tables.json` lists them, by format.
+    """
+
+    def __init__(self, model: BirdClassifier, lines: Lines, places: dict[str, int], to: Path) -> None:
+        self._model, self._lines, self._places, self._to = model, lines, places, to
+        self._species = {one.code: one for one in model.classes}
+
+    def write(self, format: str, summary: Summary) -> None:
+        durations: dict[str, float] = {}
+        for line in self._all():
             durations[line["recording"]] = line["duration"]
             summary.seconds += line["duration"]
             summary.windows += line["windows"]
-            summary.detections.update(model.classes[c].code for _, c, _ in line["found"])
-    summary.tables = detections.write_each(_boxes(model, lines, current), to / "recordings", format, species=species)
-    if format != "audacity":
-        whole = to / f"detections.{detections.FORMATS[format].rpartition('.')[2]}"
-        detections.write(_boxes(model, lines, current), whole, format, species=species, durations=durations)
-        summary.tables.insert(0, whole)
+            summary.detections.update(self._model.classes[c].code for _, c, _ in line["found"])
+        known = self._listed()
+        written = {one: self._format(one, durations) for one in sorted({*known, format})}
+        for old in {path for paths in known.values() for path in paths} - {p for ps in written.values() for p in ps}:
+            (self._to / old).unlink(missing_ok=True)
+        with replacing(self._to / "tables.json") as aside:
+            aside.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+        summary.tables = [self._to / path for path in written[format]]
 
+    def _format(self, format: str, durations: dict[str, float]) -> list[str]:
+        """The combined table, where the format has one, and one for each recording; their places below the folder."""
+        written = []
+        if format in detections.COMBINED:
+            written.append(detections.COMBINED[format])
+            boxes = itertools.chain.from_iterable(map(self._boxes, self._all()))
+            path = self._to / written[0]
+            detections.write(boxes, path, format, species=self._species, durations=durations)
+        own = detections.tables_for(self._places, format)
+        for line in self._all():
+            written.append(f"recordings/{own[line['recording']]}")
+            detections.write(self._boxes(line), self._to / written[-1], format, species=self._species)
+        return written
 
-def _boxes(model: BirdClassifier, lines: Lines, current: set[tuple[str, str]]) -> Iterator[Box]:
-    for line in lines:
-        if (line["recording"], line["file"]) not in current:
-            continue
+    def _all(self) -> Iterator[dict[str, Any]]:
+        return self._lines.at(self._places.values()) if self._places else iter(())
+
+    def _boxes(self, line: dict[str, Any]) -> Iterator[Box]:
         for start, c, score in line["found"]:
-            end = min(start + model.window, line["duration"])
-            yield Box(line["recording"], start, end, model.classes[c].code, score, 0.0, model.sample_rate / 2)
+            end = min(start + self._model.window, line["duration"])
+            yield Box(
+                line["recording"], start, end, self._model.classes[c].code, score, 0.0, self._model.sample_rate / 2
+            )
+
+    def _listed(self) -> dict[str, list[str]]:
+        try:
+            listed = json.loads((self._to / "tables.json").read_text(encoding="utf-8"))
+            return {one: listed[one] for one in detections.FORMATS if one in listed}
+        except (OSError, ValueError):  # none yet, or torn: tables are made anew anyway
+            return {}
 
 
 def _state(path: Path) -> str:
@@ -270,8 +321,28 @@ def _brief(value: Any) -> str:
     return text if len(text) < 40 else f"{hashlib.sha256(text.encode()).hexdigest()[:8]} ..."
 
 
-def species_in(model: BirdClassifier, wanted: Iterable[Species]) -> tuple[list[int], list[Species]]:
-    """The places of species in a model, and those that it does not know."""
-    place = {one.code: i for i, one in enumerate(model.classes)}
-    wanted = list(dict.fromkeys(wanted))
-    return sorted(place[one.code] for one in wanted if one.code in place), [o for o in wanted if o.code not in place]
+def species_in(model: BirdClassifier, names: Iterable[str]) -> tuple[list[int], list[str]]:
+    """The places of a species list's names in a model, and the names that it does not know.
+
+    A name counts if the model writes it so (code, scientific or common name), or if both mean one species of the
+    taxonomy: codes change from release to release, and a model keeps those that it was trained with.
+    """
+    names = list(dict.fromkeys(names))
+    own: dict[str, list[int]] = {}
+    for i, one in enumerate(model.classes):
+        for name in {plain(name) for name in (one.code, one.scientific, one.common)} - {""}:
+            own.setdefault(name, []).append(i)
+    meaning = resolve(one.code for one in model.classes).matched
+    by_species: dict[Species, list[int]] = {}
+    for i, one in enumerate(model.classes):
+        if one.code in meaning:
+            by_species.setdefault(meaning[one.code], []).append(i)
+    listed = resolve(names).matched
+    found: set[int] = set()
+    unknown = []
+    for name in names:
+        here = own.get(plain(name)) or (by_species.get(listed[name]) if name in listed else None)
+        here = here or [i for part in name.split("_") for i in own.get(plain(part), ())]  # Scientific name_Common name
+        found.update(here)
+        unknown += [] if here else [name]
+    return sorted(found), unknown

@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from notela.bioacoustics import prepared
-from notela.bioacoustics.annotations import Box, stem
+from notela.bioacoustics.about import About
+from notela.bioacoustics.about import match as match_about
+from notela.bioacoustics.annotations import Box
 from notela.bioacoustics.audio import SAMPLE_RATE, BadRecording, Recording, find_recordings, quiet_decoder
 from notela.bioacoustics.failures import write_failures
 from notela.bioacoustics.labels import SPLITS, UNKNOWN, label_windows, match, outside, single_label, split
 from notela.bioacoustics.prepared import FORMAT, STORAGES, Prepared, Storage
-from notela.bioacoustics.taxonomy import Resolved, Species, release, resolve
+from notela.bioacoustics.taxonomy import Resolved, Species, plain, release, resolve
 from notela.bioacoustics.windows import PROTOCOLS, cut, peak_windows, samples_in, tile_windows
 from notela.engines import Engine
 from notela.errors import NotelaError, check_choice, check_integer
+from notela.lock import only_one
 from notela.runs import replacing
 
 
@@ -104,17 +107,17 @@ def prepare(
     settings: Settings | None = None,
     focal: bool = False,
     boxes: Sequence[Box] | None = None,
-    species: Sequence[str] | None = None,
+    species: Sequence[str | Species] | None = None,
     strict: bool = False,
     split_by: str = "by-recording",
-    about: Mapping[str, Mapping[str, str]] | None = None,
+    about: Iterable[About] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Prepare the recordings below a folder.
 
     `focal`: the first folder below `folder` names the species of all recordings in it. Otherwise labels come from
-    `boxes`; without these, windows have none. `species`: the classes, in their order; boxes of others are ignored.
-    `about`: by a recording's stem, its source, licence and group (recordings of one group stay in one split).
+    `boxes`; without these, windows have none. `species`: the classes, in their order; boxes of others are ignored. A
+    `Species` there is taken as it is, so that a set can have a taxonomy of its own.
     """
     check_choice("split_by", split_by, SPLITS)
     if focal and boxes is not None:
@@ -129,43 +132,46 @@ def prepare(
     labels, missing, bare = _labels(names, focal, boxes)
     resolved, codes, classes = _species(labels, species, strict)
     wanted = {one.code for one in classes}
+    described = match_about(names, about)
     ignored: Counter[str] = Counter()
     tasks = []
-    try:
-        (to / "parts").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise NotelaError(f"the folder {to} cannot be made ({error.strerror}); choose another place") from error
     for path, name in zip(paths, names, strict=True):
         mine = None if labels is None else tuple(_coded(labels[name], codes, wanted, ignored))
         tasks.append(Task(path, name, mine, settings, to.resolve() / "parts", _fingerprint(path, mine, settings)))
-    waiting = [task for task in tasks if _done(task) is None]
-    if waiting:  # from here until the end, table and samples may not belong together
-        (to / "manifest.json").unlink(missing_ok=True)
-    failures = [*unreadable, *_work(waiting, engine, len(tasks) - len(waiting), len(tasks), progress)]
-    write_failures(to / "failures.csv", folder, failures)
-    done = {task.recording: found for task in tasks if (found := _done(task)) is not None}
-    if not done:
-        raise NotelaError(
-            f"none of the {len(tasks)} recordings in {folder} could be used (first: {failures[0]}); all are listed in "
-            f"{to / 'failures.csv'}"
-        )
-    table = _table(tasks, done, split_by, about or {})
-    manifest = {
-        "format": FORMAT,
-        "settings": asdict(settings),
-        "length": samples_in(settings.seconds),
-        "sample_rate": SAMPLE_RATE,
-        "split": split_by,
-        "taxonomy": release(),
-        "classes": [list(one) for one in classes],
-        "recordings": len(done),
-        "windows": len(table["recording"]),
-        "failures": len(failures),
-        "parts": hashlib.sha256(" ".join(sorted(task.fingerprint for task in tasks)).encode()).hexdigest()[:16],
-    }
-    manifest["fingerprint"] = prepared.fingerprint(manifest, table)
-    _forget_others(to / "parts", tasks)
-    report = Report(prepared.write(to, manifest, table), len(paths), len(tasks) - len(waiting), failures, resolved)
+    with only_one(to):
+        try:
+            (to / "parts").mkdir(exist_ok=True)
+        except OSError as error:
+            raise NotelaError(f"{to / 'parts'} cannot be made ({error.strerror}); choose another place") from error
+        waiting = [task for task in tasks if _done(task) is None]
+        if waiting:  # from here until the end, table and samples may not belong together
+            (to / "manifest.json").unlink(missing_ok=True)
+        failures = [*unreadable, *_work(waiting, engine, len(tasks) - len(waiting), len(tasks), progress)]
+        write_failures(to / "failures.csv", folder, failures)
+        done = {task.recording: found for task in tasks if (found := _done(task)) is not None}
+        if not done:
+            raise NotelaError(
+                f"none of the {len(tasks)} recordings in {folder} could be used (first: {failures[0]}); all are listed "
+                f"in {to / 'failures.csv'}"
+            )
+        table = _table(tasks, done, split_by, described)
+        manifest = {
+            "format": FORMAT,
+            "settings": asdict(settings),
+            "length": samples_in(settings.seconds),
+            "sample_rate": SAMPLE_RATE,
+            "split": split_by,
+            "taxonomy": release(),
+            "classes": [list(one) for one in classes],
+            "recordings": len(done),
+            "windows": len(table["recording"]),
+            "failures": len(failures),
+            "parts": hashlib.sha256(" ".join(sorted(task.fingerprint for task in tasks)).encode()).hexdigest()[:16],
+        }
+        manifest["fingerprint"] = prepared.fingerprint(manifest, table)
+        _forget_others(to / "parts", tasks)
+        made = prepared.write(to, manifest, table)
+    report = Report(made, len(paths), len(tasks) - len(waiting), failures, resolved)
     report.missing, report.bare, report.ignored = missing, bare, ignored
     for one in done.values():
         report.dropped.update(one["dropped"])
@@ -198,19 +204,22 @@ def _labels(
 
 
 def _species(
-    labels: dict[str, list[Box]] | None, wanted: Sequence[str] | None, strict: bool
+    labels: dict[str, list[Box]] | None, wanted: Sequence[str | Species] | None, strict: bool
 ) -> tuple[Resolved | None, dict[str, str], tuple[Species, ...]]:
     """What became of the names, the code of each name, and the classes. A name that no list knows stays as it is."""
-    written = [box.label for mine in (labels or {}).values() for box in mine if not _unidentified(box)]
-    found = resolve(written, strict=strict) if labels is not None else None
-    matched = found.matched if found else {}
-    codes = {name: matched[name].code if name in matched else name for name in dict.fromkeys(written)}
+    own = [one for one in wanted or () if isinstance(one, Species)]
+    by_name = {plain(name): one for one in own for name in (one.code, one.scientific, one.common) if plain(name)}
+    written = dict.fromkeys(b.label for mine in (labels or {}).values() for b in mine if not _unidentified(b))
+    found = resolve((name for name in written if plain(name) not in by_name), strict=strict)
+    found.matched.update({name: by_name[plain(name)] for name in written if plain(name) in by_name})
+    codes = {name: found.matched[name].code if name in found.matched else name for name in written}
     if wanted is not None:
-        list_of = resolve(wanted, strict=strict)
-        classes = dict.fromkeys(list_of.matched.get(name) or _nameless(name) for name in wanted)
-        return found, codes, tuple(classes)
-    known = {one.code: one for one in matched.values()}
-    return found, codes, tuple(known.get(code) or _nameless(code) for code in sorted(set(codes.values())))
+        listed = resolve((one for one in wanted if not isinstance(one, Species)), strict=strict).matched
+        classes = [one if isinstance(one, Species) else listed.get(one) or _nameless(one) for one in wanted]
+    else:
+        known = {one.code: one for one in found.matched.values()}
+        classes = [known.get(code) or _nameless(code) for code in sorted(set(codes.values()))]
+    return None if labels is None else found, codes, tuple(dict.fromkeys(classes))
 
 
 def _nameless(name: str) -> Species:
@@ -326,7 +335,7 @@ def _work(
 
 
 def _table(
-    tasks: list[Task], done: dict[str, dict[str, Any]], by: str, about: Mapping[str, Mapping[str, str]]
+    tasks: list[Task], done: dict[str, dict[str, Any]], by: str, described: Mapping[str, About]
 ) -> dict[str, list[Any]]:
     table: dict[str, list[Any]] = {name: [] for name in prepared.COLUMNS}
     groups = []
@@ -334,7 +343,7 @@ def _table(
         found = done.get(task.recording)
         if found is None:
             continue
-        mine = about.get(stem(task.recording), {})
+        mine = described.get(task.recording) or About(task.recording)
         for row, (start, species) in enumerate(zip(found["starts"], found["species"], strict=True)):
             seconds = start / SAMPLE_RATE
             values = (
@@ -343,14 +352,14 @@ def _table(
                 seconds + task.settings.seconds,
                 species,
                 "",
-                mine.get("source", ""),
-                mine.get("licence", ""),
+                mine.source,
+                mine.licence,
                 task.part,
                 row,
             )
             for name, value in zip(prepared.COLUMNS, values, strict=True):
                 table[name].append(value)
-            groups.append(mine.get("group") or task.recording)
+            groups.append(mine.group or task.recording)
     adapt = split(groups, table["start"], by)
     table["split"] = ["adapt" if yes else "test" for yes in adapt.tolist()]
     return table

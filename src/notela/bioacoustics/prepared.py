@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,7 +42,7 @@ def write_part(folder: Path, part: str, windows: Iterable[Samples], shape: tuple
     leave few of the bits, and models scale their input anyway."""
     scaled = (samples / max(float(np.abs(samples).max()), 1e-12) for samples in windows)
     if storage == "flac":
-        write_flac(folder / f"{part}.flac", np.concatenate([np.zeros(0, np.float32), *scaled]))
+        write_flac(folder / f"{part}.flac", scaled)
         return
     header = {"descr": "<f2", "fortran_order": False, "shape": shape}
     with replacing(folder / f"{part}.npy") as aside, open(aside, "wb") as file:  # a full disk kills who maps memory
@@ -79,13 +79,17 @@ class Prepared:
         check_choice("split", split, ("adapt", "test"))
         return np.flatnonzero(np.array(self.table["split"]) == split)
 
-    def labels(self) -> npt.NDArray[np.uint8]:
-        """0/1 (windows, classes)."""
-        number = {species.code: i for i, species in enumerate(self.classes)}
-        labels = np.zeros((len(self), len(number)), np.uint8)
-        for row, codes in enumerate(self.table["species"]):
-            labels[row, [number[code] for code in codes]] = 1
+    def labels(self, rows: Sequence[int] | npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.uint8]:
+        """0/1 (rows, classes); of a long set with many species, ask for a batch at a time."""
+        rows = self.rows() if rows is None else rows
+        labels = np.zeros((len(rows), len(self._column)), np.uint8)
+        for i, row in enumerate(rows):
+            labels[i, [self._column[code] for code in self.table["species"][row]]] = 1
         return labels
+
+    @cached_property
+    def _column(self) -> dict[str, int]:
+        return {species.code: i for i, species in enumerate(self.classes)}
 
     def samples(self, row: int) -> Samples:
         """A window at 32 kHz."""

@@ -159,14 +159,15 @@ def target_set(name: str) -> TargetSet:
     return found
 
 
-def class_list(name: str, folder: Path) -> tuple[str, ...]:
-    """The codes of the set's own list of species, in its order."""
+def class_list(name: str, folder: Path) -> tuple[str, ...] | None:
+    """The codes of the set's own list of species, in its order; None for a set that comes without one, whose classes
+    are the species of its annotations."""
     wanted = target_set(name)
     if wanted.class_list is None:
-        raise NotelaError(f"{wanted.name} comes without a list of species; take the codes of its annotations")
+        return None
     column = _TABLES["cornell"][-1]
     rows = _rows(folder / wanted.class_list, (column,))
-    return tuple(dict.fromkeys(row[column].strip() for row in rows))
+    return tuple(dict.fromkeys(code for row in rows if (code := row[column].strip()) != UNIDENTIFIED))
 
 
 def annotations_in(name: str, folder: Path) -> Path:
@@ -334,9 +335,7 @@ def _check_archives(wanted: TargetSet, folder: Path, report: Report, progress: F
             else:
                 report.differences.append(f"{file} is not there")
             continue
-        if progress:
-            progress(f"{wanted.name}: {file}", 0, path.stat().st_size)
-        found = md5_of(path)
+        found = md5_of(path, _named(progress, f"{wanted.name}: {file}"))
         if md5 is None:
             report.found.append(f"{file} has MD5 {found}; none is known here to compare it with")
         elif found != md5:

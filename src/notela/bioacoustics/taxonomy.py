@@ -163,6 +163,29 @@ def read_species_list(path: str | Path) -> list[str]:
     return found
 
 
+def read_classes(path: str | Path) -> list[str] | list[Species]:
+    """The names of a species list; or, from a CSV with the columns code, scientific, common, genus, family and order, a
+    taxonomy of one's own (of frogs, say). Only the first two must be filled in."""
+    lines = read_species_list(path)
+    header = [cell.strip() for cell in lines[0].split(",")]
+    if not {"code", "scientific"} <= set(header):
+        return lines
+    unknown = [name for name in header if name not in Species._fields]
+    if unknown:
+        raise NotelaError(f"{path} has a column {unknown[0]!r}; a taxonomy has {', '.join(Species._fields)}")
+    found = []
+    for row in csv.DictReader(lines[1:], header, restval=""):
+        one = Species(**{name: (row.get(name) or "").strip() for name in Species._fields})
+        if not one.code or not one.scientific or None in row:
+            raise NotelaError(
+                f"{path}: {one.code or one.scientific!r} has no code, no scientific name or too many cells"
+            )
+        found.append(one)
+    if not found:
+        raise NotelaError(f"the taxonomy {path} holds no species; write one a line below the header")
+    return found
+
+
 def release() -> str:
     """Which list species are taken from, for records.
 
@@ -196,7 +219,7 @@ def _two_names(scientific: str, common: str) -> _Found:
 
 
 def _exact(name: str) -> _Found:
-    names, key = _names(), _key(name)
+    names, key = _names(), plain(name)
     now, other = names.current.get(key, {}), names.other.get(key, {})
     if len(now) == 1:
         also = [f"{species.scientific} ({where})" for species, where in other.items()]
@@ -238,10 +261,10 @@ _NOT_IN_KEY = re.compile("[^a-z0-9]+")
 
 
 @functools.lru_cache(2**16)  # most names stay the same from release to release
-def _key(name: str) -> str:
+def plain(name: str) -> str:
     """Letters and digits alone, so that `Wood-Pigeon`, `wood pigeon` and `Woodpigeon` are one.
 
-    >>> _key("Rüppell’s_Wood-Pigeon")
+    >>> plain("Rüppell’s_Wood-Pigeon")
     'ruppellswoodpigeon'
     """
     if not name.isascii():
@@ -260,13 +283,13 @@ class _Names(NamedTuple):
 
     def one(self, name: str) -> Species | None:
         """The species of a name, if there is exactly one."""
-        key = _key(name)
+        key = plain(name)
         found = self.current.get(key) or self.other.get(key) or {}
         return next(iter(found)) if len(found) == 1 else None
 
     def add(self, name: str, species: Species, note: str) -> None:
         """A name of another list, unless it is a current one anyway."""
-        key = _key(name)
+        key = plain(name)
         if species not in self.current.get(key, {}):
             self.other.setdefault(key, {}).setdefault(species, note)
 
@@ -291,7 +314,7 @@ def _names() -> _Names:
         names.epithets.setdefault((genus, _stem(epithet)), {}).setdefault(species)
         for name in (code, scientific, common):
             if year == newest:
-                names.current.setdefault(_key(name), {})[species] = ""
+                names.current.setdefault(plain(name), {})[species] = ""
             else:
                 names.add(name, species, note)
     for old, new in CODES.items():
@@ -302,7 +325,7 @@ def _names() -> _Names:
             names.add(scientific, known, f"so called in {where}")
             names.add(common, known, f"so called in {where}")
     for alpha, species in _alpha_codes(names):
-        names.current.setdefault(_key(alpha), {})[species] = ""
+        names.current.setdefault(plain(alpha), {})[species] = ""
     return names
 
 

@@ -22,12 +22,14 @@ import torch
 from torch import Tensor
 
 from notela import metrics
-from notela.bioacoustics.audio import SAMPLE_RATE, Recording, find_recordings
+from notela.bioacoustics.audio import SAMPLE_RATE, BadRecording, Recording, find_recordings, quiet_decoder
 from notela.bioacoustics.model import PEAK, BirdClassifier, at_peak
 from notela.bioacoustics.networks import loss
 from notela.bioacoustics.prepared import Prepared
 from notela.bioacoustics.windows import cut, samples_in, tile_windows
 from notela.errors import NotelaError, check_at_least, check_integer
+from notela.evaluation import pick_device
+from notela.lock import only_one
 from notela.runs import replacing
 
 GAIN = (0.15, 0.25)
@@ -78,6 +80,7 @@ def train(
     settings: Settings,
     *,
     noise: npt.NDArray[np.float16] | None = None,
+    device: str | None = None,
     progress: Callable[[int, int, int, float], None] | None = None,
 ) -> Trained:
     """Train on the split "adapt", stop by the split "test"; `run_dir` keeps what is done after each epoch.
@@ -85,68 +88,74 @@ def train(
     `progress` gets the epoch, windows done, windows in all, and the loss.
     """
     rows, held_out = data.rows("adapt"), data.rows("test")
-    labels = torch.from_numpy(data.labels()).float()
-    _check(data, rows, held_out, labels, settings)
+    heard = _check(data, rows, held_out, settings)
+    where = pick_device(device)
     torch.manual_seed(settings.seed)
     model = BirdClassifier(
         data.classes, network_name=settings.network, front_end_name=settings.front_end, window=settings.window
-    )
+    ).to(where)
     optimizer = torch.optim.AdamW(model.parameters(), settings.learning_rate, weight_decay=settings.weight_decay)
-    run = _Run(run_dir, model, optimizer, _identity(data, settings, noise))
-    run.resume()
-    while not run.ended(settings):
-        run.epoch += 1
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * (run.epoch - 1) / settings.epochs))
-        total = 0.0
-        torch.manual_seed(_seed(settings.seed, run.epoch))  # dropout
-        model.train()
-        done = 0
-        for x, y in _batches(data, rows, labels, settings, noise, run.epoch):
-            optimizer.zero_grad()
-            value = loss(model.by_rank(x), model.targets(y))
-            if not bool(torch.isfinite(value)):
-                raise NotelaError(
-                    f"the loss became {value.item()} in epoch {run.epoch}; try a lower --learning-rate "
-                    f"(now {settings.learning_rate:g})"
-                )
-            value.backward()
-            optimizer.step()
-            total, done = total + float(value.detach()) * len(x), done + len(x)
-            if progress is not None:
-                progress(run.epoch, done, len(rows), float(value.detach()))
-        run.finish_epoch(total / len(rows), evaluate(model, data, held_out, labels[held_out]))
+    with only_one(run_dir):
+        run = _Run(run_dir, model, optimizer, _identity(data, settings, noise))
+        run.resume(where)
+        while not run.ended(settings):
+            run.epoch += 1
+            for group in optimizer.param_groups:
+                group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * (run.epoch - 1) / settings.epochs))
+            total = 0.0
+            torch.manual_seed(_seed(settings.seed, run.epoch))  # dropout
+            model.train()
+            done = 0
+            for x, y in _batches(data, rows, settings, noise, run.epoch):
+                optimizer.zero_grad()
+                value = loss(model.by_rank(x.to(where)), model.targets(y.to(where)))
+                if not bool(torch.isfinite(value)):
+                    raise NotelaError(
+                        f"the loss became {value.item()} in epoch {run.epoch}; try a lower --learning-rate "
+                        f"(now {settings.learning_rate:g})"
+                    )
+                value.backward()
+                optimizer.step()
+                total, done = total + float(value.detach()) * len(x), done + len(x)
+                if progress is not None:
+                    progress(run.epoch, done, len(rows), float(value.detach()))
+            run.finish_epoch(total / len(rows), evaluate(model, data, held_out))
     model.load_state_dict(run.best_state)
-    heard = labels[rows].any(0).tolist()
-    unheard = [one.scientific for one, yes in zip(data.classes, heard, strict=True) if not yes]
-    return Trained(model.eval(), run.history, run.best, unheard)
+    unheard = [one.scientific for one in data.classes if one.code not in heard]
+    return Trained(model.cpu().eval(), run.history, run.best, unheard)
 
 
 @torch.no_grad()
-def evaluate(model: BirdClassifier, data: Prepared, rows: npt.NDArray[np.int64], labels: Tensor) -> dict[str, float]:
+def evaluate(model: BirdClassifier, data: Prepared, rows: npt.NDArray[np.int64]) -> dict[str, float]:
     """Metrics of the middle of each window."""
-    length = samples_in(model.window)
+    length, device = samples_in(model.window), next(model.parameters()).device
     start = (data.length - length) // 2
     model.eval()
     logits = [
-        model(_samples(data, part)[:, start : start + length]) for part in np.array_split(rows, max(1, len(rows) // 64))
+        model(_samples(data, part)[:, start : start + length].to(device)).cpu()
+        for part in np.array_split(rows, max(1, len(rows) // 64))
     ]
-    z = torch.cat(logits)
+    z, labels = torch.cat(logits), torch.from_numpy(data.labels(rows)).float()
     return {name: metrics.BY_NAME[name](z, labels) for name in metrics.defined(labels)}
 
 
-def read_noise(folder: Path, seconds: float, most: int = 2000) -> npt.NDArray[np.float16]:
-    """Background sounds as windows (N, samples) with a peak of 1, from a folder of recordings."""
+def read_noise(folder: Path, seconds: float, most: int = 500) -> tuple[npt.NDArray[np.float16], list[BadRecording]]:
+    """Background sounds as windows (N, samples) with a peak of 1, from the recordings in a folder, and those that
+    cannot be used. Where there are more than `most` windows, every recording gives a few of its first."""
     length, found = samples_in(seconds), []
-    for path in find_recordings(folder)[0]:
-        recording = Recording(path)
-        for samples in cut(recording.blocks(), tile_windows(recording.length, seconds), length):
-            peak = float(np.abs(samples).max())
-            if peak > 0:
-                found.append((samples / peak).astype(np.float16))
-            if len(found) == most:
-                return np.stack(found)
-    return np.stack(found)
+    paths, bad = find_recordings(folder)
+    each = max(1, most // len(paths))
+    with quiet_decoder():
+        for path in paths[:most]:
+            try:
+                recording = Recording(path)
+                windows = cut(recording.blocks(), tile_windows(recording.length, seconds)[:each], length)
+                found += [(one / np.abs(one).max()).astype(np.float16) for one in windows if one.any()]
+            except BadRecording as problem:
+                bad.append(problem)
+    if not found:
+        raise NotelaError(f"none of the recordings in {folder} can be used as background (first: {bad[0]})")
+    return np.stack(found), bad
 
 
 # ---- batches
@@ -155,7 +164,6 @@ def read_noise(folder: Path, seconds: float, most: int = 2000) -> npt.NDArray[np
 def _batches(
     data: Prepared,
     rows: npt.NDArray[np.int64],
-    labels: Tensor,
     settings: Settings,
     noise: npt.NDArray[np.float16] | None,
     epoch: int,
@@ -165,11 +173,11 @@ def _batches(
     groups = _groups(rng.permutation(rows), settings.batch_size)
     draws = [np.random.default_rng((settings.seed, epoch, number)) for number in range(len(groups))]
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(_batch, data, rows, labels, settings, noise, groups[0], draws[0])
+        coming = pool.submit(_batch, data, rows, settings, noise, groups[0], draws[0])
         for number in range(len(groups)):
             x, y = coming.result()
             if number + 1 < len(groups):
-                coming = pool.submit(_batch, data, rows, labels, settings, noise, groups[number + 1], draws[number + 1])
+                coming = pool.submit(_batch, data, rows, settings, noise, groups[number + 1], draws[number + 1])
             yield x, y
 
 
@@ -183,7 +191,6 @@ def _groups(order: npt.NDArray[np.int64], size: int) -> list[npt.NDArray[np.int6
 def _batch(
     data: Prepared,
     rows: npt.NDArray[np.int64],
-    labels: Tensor,
     settings: Settings,
     noise: npt.NDArray[np.float16] | None,
     chosen: npt.NDArray[np.int64],
@@ -191,13 +198,13 @@ def _batch(
 ) -> tuple[Tensor, Tensor]:
     length = samples_in(settings.window)
     x = _cropped(_samples(data, chosen), length, rng)
-    y = labels[chosen].clone()
+    y = torch.from_numpy(data.labels(chosen)).float()
     mixed = torch.from_numpy(rng.random(len(x)) < settings.mix)
     if mixed.any():
         others = rng.choice(rows, int(mixed.sum()))
         gain = torch.from_numpy(rng.uniform(0.25, 1.0, (len(others), 1)).astype(np.float32))
         x[mixed] += gain * at_peak(_cropped(_samples(data, others), length, rng), 1.0)
-        y[mixed] = torch.maximum(y[mixed], labels[others])
+        y[mixed] = torch.maximum(y[mixed], torch.from_numpy(data.labels(others)).float())
     if noise is not None:
         noisy = torch.from_numpy(rng.random(len(x)) < settings.noise)
         if noisy.any():
@@ -234,17 +241,13 @@ class _Run:
         self._path, self._model, self._optimizer, self._identity = folder / "checkpoint.pt", model, optimizer, identity
         self.epoch, self.best, self.history = 0, 0, []  # type: int, int, list[dict[str, float]]
         self.best_state: dict[str, Tensor] = {}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise NotelaError(f"the folder {folder} cannot be made ({error.strerror}); choose another place") from error
 
-    def resume(self) -> None:
+    def resume(self, device: torch.device) -> None:
         """Go on where an earlier call stopped, if it had the same data and settings."""
         if not self._path.exists():
             return
         try:
-            state = torch.load(self._path, weights_only=True)
+            state = torch.load(self._path, map_location=device, weights_only=True)
         except Exception as error:
             raise NotelaError(f"{self._path} cannot be read ({error}); remove it to train from the start") from error
         known = json.loads(state["identity"])
@@ -299,8 +302,9 @@ def _identity(data: Prepared, settings: Settings, noise: npt.NDArray[np.float16]
 
 
 def _check(
-    data: Prepared, rows: npt.NDArray[np.int64], held_out: npt.NDArray[np.int64], labels: Tensor, settings: Settings
-) -> None:
+    data: Prepared, rows: npt.NDArray[np.int64], held_out: npt.NDArray[np.int64], settings: Settings
+) -> set[str]:
+    """The codes of species in training windows, if there is something to train on and to stop by."""
     if data.length < samples_in(settings.window):
         raise NotelaError(
             f"{data.folder} has windows of {data.length / SAMPLE_RATE:g} s, and {settings.window:g} s are trained on: "
@@ -312,10 +316,12 @@ def _check(
         raise NotelaError(
             f"{data.folder} has {len(rows)} windows to train on and {len(held_out)} to stop by; prepare more recordings"
         )
-    if not labels[rows].any() or not labels[held_out].any():
+    heard, stops = ({code for row in part for code in data.table["species"][row]} for part in (rows, held_out))
+    if not heard or not stops:
         raise NotelaError(
             f"{data.folder} has no labels among its windows to train on or to stop by; prepare more recordings"
         )
+    return heard
 
 
 def _seed(seed: int, epoch: int) -> int:
