@@ -1,7 +1,7 @@
 """Speed of the bird classifier's parts, each against the obvious alternative in the same run.
 
-    python benchmarks/audio.py                # all four
-    python benchmarks/audio.py prepare frontend training predict
+    python benchmarks/audio.py                # all five
+    python benchmarks/audio.py prepare frontend training predict aviary
 
 prepare   windows around the peaks of a ten-minute FLAC file, decoded, cut and written, against the same with SciPy's
           find_peaks_cwt; here a "window" is a second of sound
@@ -12,6 +12,9 @@ training  forward, backward and Adam step in batches of 64 windows: the small ne
           the plain one. On a busy machine set OMP_NUM_THREADS=1: threads that wait for each other count as busy
 predict   detections of the small network in thirty one-minute FLAC files, one thread: reading ahead against reading in
           turn
+aviary    a soundscape of a minute and five focal recordings of 12 s, made and written as FLAC: each note made once,
+          over its own duration, against each one anew on a track as long as the recording; again a "window" is a second
+          of sound
 
 Windows per CPU-second (of all threads) and per second of the clock; medians of turns taken one after another, so what
 the machine does else falls on all. Every case runs in a process of its own.
@@ -38,6 +41,8 @@ from torch import Tensor, nn
 
 from notela.bioacoustics import peaks, predict, prepare
 from notela.bioacoustics.audio import write_flac
+from notela.bioacoustics.aviary import DOMAINS, scene
+from notela.bioacoustics.aviary.song import Singer, sound
 from notela.bioacoustics.frontend import HOP, PCEN, TAPS, UNIT, Gabor, LogMel
 from notela.bioacoustics.model import BirdClassifier
 from notela.bioacoustics.networks import loss
@@ -211,13 +216,38 @@ def predicting(_: str) -> dict[str, Any]:
             recording(path, 60, i)
 
         def run(ahead: bool) -> None:
-            kept = predict._ahead
-            predict._ahead = kept if ahead else iter
+            kept = predict.ahead
+            predict.ahead = kept if ahead else iter
             for _found in predict.listen(model, paths, tuple(range(100)), 0.5):
                 pass
-            predict._ahead = kept
+            predict.ahead = kept
 
         return turn_by_turn({"reading ahead": lambda: run(True), "in turn": lambda: run(False)}, 12 * len(paths), 3)
+
+
+def aviary(variant: str) -> dict[str, Any]:
+    seconds = {"soundscape": 60, "focal": 12}[variant]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.flac"
+
+        def make() -> None:
+            if variant == "soundscape":
+                write_flac(path, scene.soundscape(DOMAINS["DELL"], 0, seconds).samples)
+            else:
+                for number in range(5):
+                    write_flac(path, scene.focal(8 * number, 0, seconds))
+
+        def note_on_a_track(self: Singer, number: int) -> Any:
+            one = sound(self.notes[number])
+            echo = len(self._carry(one[:1])) - 1
+            return self._carry(np.pad(one, (0, seconds * 32_000)))[: len(one) + echo]
+
+        def on_whole_tracks() -> None:
+            kept, Singer._note = Singer._note, note_on_a_track
+            make()
+            Singer._note = kept
+
+        return turn_by_turn({"ours": make, "on whole tracks": on_whole_tracks}, 60, 2)
 
 
 CASES = {
@@ -225,6 +255,7 @@ CASES = {
     "frontend": (frontend, ["Gabor", "PCEN"]),
     "training": (training, ["small", "EfficientNet-B1"]),
     "predict": (predicting, ["small"]),
+    "aviary": (aviary, ["soundscape", "focal"]),
 }
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import notela
-from notela.engines import Outcome, attempt
+from notela.engines import here
 
 TASKS = ("singlelabel", "multilabel")
 CLASSES = 5
@@ -73,19 +72,6 @@ def moved(a: nn.Module, b: nn.Module) -> set[str]:
     return {name for name in left if not torch.equal(left[name], right[name])}
 
 
-class Here:
-    """An engine that works in this process, one item after the other."""
-
-    slots = 1
-    running = 0
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def map(self, work: Callable[[Any], Any], items: Any) -> Iterator[Outcome]:
-        for item in items:
-            done = attempt(work, item, 1)
-            yield Outcome(item, done.value, done.error, done.trace, done.seconds)
+def Here() -> here.Here:
+    """An engine that works in this process, with one thread as the workers of the others."""
+    return here.Here(1)

@@ -168,9 +168,15 @@ def prepare(
         typer.Option(help="Columns of a CSV: recording=path,start=start_s,end=end_s,label=species", metavar="MAP"),
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="FOLDER is a target set: SSW, SNE, UHH, POW, HSN, NES, PER.", metavar="NAME")
+        str | None,
+        typer.Option(help="FOLDER is a target set: SSW, SNE, UHH, POW, HSN, NES, PER, Caples.", metavar="NAME"),
     ] = None,
-    protocol: Annotated[str, typer.Option(help="peaks (the paper's) or tiles-5s (BirdSet's).")] = "peaks",
+    protocol: Annotated[
+        str, typer.Option(help="peaks (the paper's), tiles-5s (BirdSet's) or such as tiles-3s-every-1.5s.")
+    ] = "peaks",
+    seconds: Annotated[
+        float | None, typer.Option(help="Length of windows around peaks.", show_default="5, focal 6")
+    ] = None,
     most: Annotated[
         int | None, typer.Option(min=1, help="Windows of a recording.", show_default="200, focal 5")
     ] = None,
@@ -212,6 +218,7 @@ def prepare(
         columns=_map("--columns", columns),
         target=target,
         protocol=protocol,
+        seconds=seconds,
         most=most,
         storage=storage,
         single_label=single_label,
@@ -248,7 +255,7 @@ def train(
 
       notela train focal --to birds.safetensors --noise backgrounds
     """
-    from notela.bioacoustics import command
+    from notela.bioacoustics import command, embed_command
     from notela.bioacoustics.train import Settings
 
     settings = Settings(
@@ -260,7 +267,12 @@ def train(
         batch_size=batch_size,
         seed=seed,
     )
-    command.train(data, to, settings, noise=noise, device=device)
+    if embed_command.is_embedded(data):
+        if noise is not None:
+            raise NotelaError(f"--noise is for windows of sound, and {data} holds embeddings; leave it out")
+        embed_command.train(data, to, settings)
+    else:
+        command.train(data, to, settings, noise=noise, device=device)
 
 
 @app.command()
@@ -284,11 +296,14 @@ def predict(
 
       notela predict birds.safetensors recordings --to found --format raven --species list.txt
     """
-    from notela.bioacoustics import command
+    from notela.bioacoustics import command, embed_command
 
-    command.predict(
-        model, folder, to, format=format, threshold=threshold, species=species, strict=strict, device=device
-    )
+    if embed_command.check_pair(model, folder):
+        embed_command.predict(model, folder, to, format=format, threshold=threshold, species=species, strict=strict)
+    else:
+        command.predict(
+            model, folder, to, format=format, threshold=threshold, species=species, strict=strict, device=device
+        )
 
 
 @app.command()
@@ -315,21 +330,41 @@ def adapt(
 
       notela adapt birds.safetensors recordings --to adapted.safetensors --species list.txt
     """
-    from notela.bioacoustics import command
+    from notela.bioacoustics import command, embed_command
 
-    command.adapt(
-        model,
-        folder,
-        to,
-        method=method,
-        species=species,
-        epochs=epochs,
-        seed=seed,
-        threshold=threshold,
-        strict=strict,
-        device=device,
-        workers=workers,
-    )
+    rest = {"method": method, "species": species, "epochs": epochs, "seed": seed, "threshold": threshold}
+    if embed_command.check_pair(model, folder):
+        embed_command.adapt(model, folder, to, strict=strict, device=device, **rest)  # type: ignore[arg-type]
+    else:
+        command.adapt(model, folder, to, strict=strict, device=device, workers=workers, **rest)  # type: ignore[arg-type]
+
+
+@app.command()
+def embed(
+    model: Annotated[str, typer.Argument(help="birdnet, a classifier's file, or a BirdSet EfficientNet.")],
+    folder: Annotated[Path, typer.Argument(help="Recordings, or a prepared data set.")],
+    to: Annotated[Path, typer.Option(help="Folder of the embeddings.")],
+    step: Annotated[
+        float | None, typer.Option(help="Seconds between windows.", show_default="the model's window")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cuda, mps or cpu.", show_default="the best there is", metavar="NAME")
+    ] = None,
+) -> None:
+    """Embeddings and logits of a model that cannot be trained, or is too large to be; train, adapt and predict then
+    work on a head on top of them, in seconds.
+
+    Stop it whenever you like: the same command goes on where it stopped.
+
+    Examples:
+
+      notela embed birdnet recordings --to site1
+
+      notela adapt site1/head.safetensors site1 --to adapted.safetensors --species list.txt
+    """
+    from notela.bioacoustics import embed_command
+
+    embed_command.embed(model, folder, to, step=step, device=device)
 
 
 data_app = typer.Typer(no_args_is_help=True, help="Recordings that others published.")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 from typer.testing import CliRunner, Result
 
 from notela.bioacoustics import annotations, model, prepared
@@ -76,6 +78,12 @@ def test_prepare_says_what_it_did_and_does_it_once(here: Path) -> None:
     assert prepared.read(here / "focal").manifest == data.manifest
 
 
+def test_another_training_does_not_write_over_a_classifier(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.safetensors").write_bytes(b"precious")
+    assert "is there already" in refused("train", here / "focal", "--to", tmp_path / "mine.safetensors")
+    assert (tmp_path / "mine.safetensors").read_bytes() == b"precious"
+
+
 def test_a_trained_classifier_is_one_file_and_a_second_command_finds_it_done(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +126,9 @@ def test_adapt_shows_counts_before_and_after(here: Path, tmp_path: Path) -> None
     assert "Turdus merula (Eurasian Blackbird)" in shown
     source, adapted = model.load(here / "birds.safetensors"), model.load(tmp_path / "adapted.safetensors")
     assert adapted.classes == source.classes
+    with safe_open(tmp_path / "adapted.safetensors", framework="pt") as file:
+        run = json.loads(file.metadata()["notela.birds"])["run"]
+    assert (run["settings"]["method"], run["settings"]["epochs"]) == ("notela", 1)
     moved = {n for n, v in adapted.state_dict().items() if not v.equal(source.state_dict()[n])}
     assert moved
     assert not any(name.startswith(("front_end", "heads")) for name in moved)  # the preset moves norm layers
@@ -167,6 +178,14 @@ def test_a_target_set_brings_its_annotations_and_its_classes(here: Path, tmp_pat
         (("prepare", "birds", "--to", "out", "--columns", "start"), "--columns start is not of the form"),
         (("prepare", "birds", "--to", "out", "--target", "XYZ"), "'XYZ' is not a target set; known are SSW"),
         (("prepare", "birds", "--to", "out", "--protocol", "tiles"), "protocol='tiles' is not one of"),
+        (("prepare", "birds", "--to", "out", "--columns", "start=a"), "--columns means nothing without --annotations"),
+        (("prepare", "birds", "--to", "out", "--about-columns", "group=a"), "nothing without --about;"),
+        (
+            ("prepare", "birds", "--to", "out", "--protocol", "tiles-5s", "--most", "3"),
+            "nothing without --protocol peaks",
+        ),
+        (("adapt", "birds.safetensors", "site", "--to", "birds.safetensors"), "is the model to be adapted"),
+        (("predict", "birds/model.pt", "site", "--to", "out"), "birds/model.pt does not exist"),
         (("train", "nowhere", "--to", "x.safetensors"), "is not a prepared data set: manifest.json is missing"),
         (("train", "focal", "--to", "x.pt"), "must end in .safetensors"),
         (("train", "focal", "--to", "x.safetensors", "--device", "abacus"), "device='abacus' cannot be used here"),

@@ -157,7 +157,7 @@ def test_memory_does_not_grow_with_the_recording() -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
 def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "r+b", buffering=0))  # noqa: SIM115
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: open("/dev/full", "r+b", buffering=0))  # noqa: SIM115
     with pytest.raises(NotelaError, match="cannot keep a spectrogram in .* \\(No space left on device\\); make room"):
         signal_vector([singing(2)])
 

@@ -6,6 +6,7 @@ import csv
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -160,7 +161,7 @@ def test_tiles_keep_empty_windows_and_the_protocol_is_written_down(scape: Path, 
     assert starts == [0, 5, 10, 15, 20, 25, 30, 35]
     assert [] in report.prepared.table["species"]
     assert report.prepared.manifest["settings"]["protocol"] == "tiles-5s"
-    with pytest.raises(NotelaError, match="the protocol tiles-5s has windows of 5 s; 6 s would need another name"):
+    with pytest.raises(NotelaError, match="the protocol tiles-5s has windows of 5 s; 6 s need another name"):
         Settings(protocol="tiles-5s", seconds=6)
 
 
@@ -194,6 +195,42 @@ def test_a_taxonomy_of_one_s_own(scape: Path, tmp_path: Path) -> None:
     assert [one.code for one in mixed.prepared.classes] == [MAJOR, "frog1"]
 
 
+def test_a_typo_in_the_species_list_is_told(scape: Path, tmp_path: Path) -> None:
+    report = prepare(scape, tmp_path / "out", Here(), boxes=BOXES, species=["Turdus merulla", "Parus major"])
+    assert report.listed is not None
+    assert report.listed.unmatched == ["Turdus merulla"]
+    with pytest.raises(NotelaError, match="'Turdus merulla'"):
+        prepare(scape, tmp_path / "strict", Here(), boxes=BOXES, species=["Turdus merulla"], strict=True)
+
+
+def test_no_window_left_is_an_error(scape: Path, tmp_path: Path) -> None:
+    boxes = [Box("annotations", 1, 2, "Parus major")]  # the column of recordings was forgotten
+    with pytest.raises(
+        NotelaError, match=r"no window of the 2 recordings .* is left \(\d+ windows have no box\); the "
+    ):
+        prepare(scape, tmp_path / "out", Here(), boxes=boxes)
+
+
+def test_a_table_about_other_recordings_is_refused(birds: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotelaError, match="names none of those in .*; it begins with 'XC999', they with"):
+        prepare(birds, tmp_path / "out", Here(), focal=True, about=[About("XC999", licence="CC0")])
+    some = prepare(birds, tmp_path / "out", Here(), focal=True, about=[About("XC000", licence="CC0")])
+    assert len(some.undescribed) == 17
+
+
+def test_a_file_name_that_is_no_text(scape: Path, tmp_path: Path) -> None:
+    here = tmp_path / "in"
+    here.mkdir()
+    try:
+        shutil.copy(scape / "b.flac", os.fsencode(here) + b"/caf\xe9.flac")
+    except OSError:
+        pytest.skip("this disk takes Unicode names only")
+    report = prepare(here, tmp_path / "out", Here())
+    assert set(prepared.read(tmp_path / "out").table["recording"]) == {r"caf\udce9.flac"}
+    assert prepare(here, tmp_path / "out", Here()).done_before == 1
+    assert report.prepared.samples(0).any()
+
+
 def test_unmatched_names_are_listed_or_refused(scape: Path, tmp_path: Path) -> None:
     boxes = [*BOXES, Box("b", 6.0, 6.5, "Cicadatra atra")]
     report = prepare(scape, tmp_path / "out", Here(), boxes=boxes)
@@ -215,8 +252,6 @@ def test_without_labels_every_window_stays(scape: Path, tmp_path: Path) -> None:
 
 
 def test_running_again_does_only_what_is_missing(birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import shutil
-
     here = shutil.copytree(birds, tmp_path / "birds")
     (here / "Parus_major" / "bad.wav").write_text("this is not sound")
     first = prepare(here, tmp_path / "out", Here(), focal=True)
@@ -379,7 +414,7 @@ def test_what_is_no_prepared_data_set_says_so(tmp_path: Path, ready: module.Repo
     with pytest.raises(NotelaError, match="cannot be read as a prepared data set"):
         prepared.read(tmp_path)
     (tmp_path / "manifest.json").write_text(json.dumps({"format": 99}))
-    with pytest.raises(NotelaError, match="was prepared by a newer notela"):
+    with pytest.raises(NotelaError, match="was made by a newer notela"):
         prepared.read(tmp_path)
 
 

@@ -92,7 +92,8 @@ def test_raven_and_audacity_open_what_was_written(here: Path, tmp_path: Path) ->
     of_clip: dict[str, list[tuple[float, float, str]]] = {clip.name: [] for clip in clips}
     names = {"eurrob1": "Erithacus rubecula", "gretit1": "Parus major", "eurbla": "Turdus merula"}
     for row in table:
-        clip, offset = row["Begin Path"], float(row["File Offset (s)"])
+        assert Path(row["Begin Path"]).exists()
+        clip, offset = Path(row["Begin Path"]).name, float(row["File Offset (s)"])
         begin, end = float(row["Begin Time (s)"]), float(row["End Time (s)"])
         assert begin - begins[clip] == pytest.approx(offset, abs=1e-5)
         assert 0 <= offset < offset + (end - begin) <= lengths[clip] + 1e-5

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from notela.bioacoustics.model import BirdClassifier
 from notela.bioacoustics.predict import predict
 from notela.bioacoustics.prepare import prepare
 from notela.bioacoustics.prepared import Prepared
-from notela.bioacoustics.taxonomy import Species
+from notela.bioacoustics.taxonomy import Species, places_of
 from notela.bioacoustics.train import Settings, train
 from notela.errors import NotelaError
 from sounds import PITCH, focal, sing
@@ -177,9 +179,9 @@ def test_tables_are_read_back(untrained: BirdClassifier, scape: Path, tmp_path: 
     if format == "raven":
         with open(tmp_path / "out" / "detections.txt", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t"))
-        assert {row["Begin Path"] for row in rows} == {"b.flac", "site 1/a.wav"}
+        assert {row["Begin Path"] for row in rows} == {f"{scape}/b.flac", f"{scape}/site 1/a.wav"}
         for row in rows:  # begin times count on over the recordings, in their order
-            before = 0.0 if row["Begin Path"] == "b.flac" else 3.0
+            before = 0.0 if row["Begin Path"].endswith("b.flac") else 3.0
             assert float(row["Begin Time (s)"]) == pytest.approx(before + float(row["File Offset (s)"]))
 
 
@@ -230,20 +232,23 @@ def test_what_lies_in_the_folder_belongs_together(untrained: BirdClassifier, sca
         predict(untrained, scape, tmp_path / "anew", format=format, threshold=0.3)
 
     def tables(folder: Path) -> dict[str, bytes]:
-        found = [*folder.glob("detections.[ct]*"), *folder.rglob("recordings/**/*.*"), folder / "tables.json"]
+        found = [*folder.glob("detections.[ct]*"), *folder.rglob("recordings/**/*.*")]
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
     assert tables(out) == tables(tmp_path / "anew")
     stems = ("a0.flac", "a0.wav", "site 1/a")
     endings = ("results.csv", "Table.1.selections.txt", "labels.txt")
     own = {f"recordings/{stem}.{ending}" for stem in stems for ending in endings}
-    assert tables(out).keys() == own | {"detections.csv", "detections.txt", "tables.json"}
+    assert tables(out).keys() == own | {"detections.csv", "detections.txt"}
+    written = {path: (out / path).stat().st_mtime_ns for path in own}
+    predict(untrained, scape, out, format="csv", threshold=0.3)
+    assert {path: (out / path).stat().st_mtime_ns for path in own} == written  # nothing is new, so nothing is written
     with open(out / "detections.txt", newline="") as file:
         order = [row["Begin Path"] for row in csv.DictReader(file, delimiter="\t")]
     assert order == sorted(order)
     with open(out / "detections.txt", newline="") as file:
         for row in csv.DictReader(file, delimiter="\t"):
-            before = {"a0.flac": 0.0, "a0.wav": 4.0, "site 1/a.wav": 11.0}[row["Begin Path"]]
+            before = {"a0.flac": 0.0, "a0.wav": 4.0, "a.wav": 11.0}[Path(row["Begin Path"]).name]
             assert float(row["Begin Time (s)"]) == pytest.approx(before + float(row["File Offset (s)"]))
 
 
@@ -254,6 +259,24 @@ def test_a_recording_without_detections_has_an_empty_table(
     assert summary.detections.total() == 0
     assert len(summary.tables) == 3
     assert all(annotations.read(path) == [] for path in summary.tables)
+
+
+def test_equal_names_sizes_and_times_at_two_sites(untrained: BirdClassifier, tmp_path: Path) -> None:
+    """Recorders on one schedule: only what was recorded differs."""
+    for site, pitch in (("A", 2000), ("B", 4500)):
+        path = sing(tmp_path / site / "20210601_050000.WAV", 7, [(2, pitch)], seed=pitch)
+        os.utime(path, (1e9, 1e9))
+    predict(untrained, tmp_path / "A", tmp_path / "found", threshold=0.0)
+    with pytest.raises(NotelaError, match="holds detections of other recordings, such as 20210601_050000.WAV; choose"):
+        predict(untrained, tmp_path / "B", tmp_path / "found", threshold=0.0)
+    prepare(tmp_path / "A", tmp_path / "ready", Here())
+    samples = prepared.read(tmp_path / "ready").samples(0)
+    with pytest.raises(NotelaError, match="holds windows of other recordings, such as 20210601_050000.WAV; choose"):
+        prepare(tmp_path / "B", tmp_path / "ready", Here())
+    assert np.array_equal(prepared.read(tmp_path / "ready").samples(0), samples)  # nothing was touched
+    shutil.copytree(tmp_path / "A", tmp_path / "moved")  # the same recordings elsewhere
+    assert predict(untrained, tmp_path / "moved", tmp_path / "found", threshold=0.0).done_before == 1
+    assert prepare(tmp_path / "moved", tmp_path / "ready", Here()).done_before == 1
 
 
 def test_progress_counts_recordings_and_windows(untrained: BirdClassifier, scape: Path, tmp_path: Path) -> None:
@@ -280,7 +303,7 @@ def test_bad_recordings_are_listed_and_the_rest_goes_on(untrained: BirdClassifie
 
 
 def test_species_lists_and_thresholds(untrained: BirdClassifier, scape: Path, tmp_path: Path) -> None:
-    classes, unknown = predicting.species_in(untrained, ["Parus major", "Erithacus rubecula"])
+    classes, unknown = places_of(untrained.classes, ["Parus major", "Erithacus rubecula"])
     assert [untrained.classes[c].scientific for c in classes] == ["Parus major"]
     assert unknown == ["Erithacus rubecula"]
     summary = predict(untrained, scape, tmp_path / "out", threshold=0.0, classes=classes)
@@ -297,10 +320,10 @@ def test_names_are_found_as_the_model_or_the_taxonomy_has_them() -> None:
         ("frog", "Hyla arborea", "Laubfrosch"),
         ("雀", "雀", "雀"),
     ]
-    classifier = BirdClassifier([Species(*one, "", "", "") for one in names], front_end_name="logmel")
+    classes = [Species(*one, "", "", "") for one in names]
 
     def found(*wanted: str) -> tuple[list[int], list[str]]:
-        return predicting.species_in(classifier, wanted)
+        return places_of(classes, wanted)
 
     assert found("reevir1") == found("REVI") == found("vireo OLIVACEUS") == found("reevir") == ([0], [])
     assert found("Hyla arborea_Laubfrosch", "frog", "great-tit") == ([1, 2], [])
@@ -318,10 +341,13 @@ def test_mistakes_are_named_before_the_work(untrained: BirdClassifier, scape: Pa
     with pytest.raises(NotelaError, match="method='notla' is not one of"):
         adapt_to_recordings(untrained, scape, tmp_path / "c", Here(), method="notla")
     assert not (tmp_path / "c").exists()
-    (tmp_path / "d").mkdir()
+    predict(untrained, scape, tmp_path / "d")
     (tmp_path / "d" / "settings.json").write_text("[]")
     with pytest.raises(NotelaError, match="settings.json is not of `notela predict`"):
         predict(untrained, scape, tmp_path / "d")
+    with pytest.raises(NotelaError, match="nowhere does not exist"):
+        predict(untrained, tmp_path / "nowhere", tmp_path / "e", threshold=0.3)
+    predict(untrained, scape, tmp_path / "e")  # the mistake has claimed nothing
 
 
 def test_a_link_to_nowhere_is_listed(untrained: BirdClassifier, scape: Path, tmp_path: Path) -> None:
@@ -330,6 +356,17 @@ def test_a_link_to_nowhere_is_listed(untrained: BirdClassifier, scape: Path, tmp
     assert [problem.path.name for problem in summary.failures] == ["gone.wav"]
     report = prepare(scape, tmp_path / "ready", Here())
     assert [problem.path.name for problem in report.failures] == ["gone.wav"]
+
+
+def test_one_species_is_judged_by_auroc_and_ties_by_the_loss() -> None:
+    """mAP of a single class is 1, whatever the network says."""
+    old = {"map": 1.0, "auroc": 0.6, "held-out loss": 0.5}
+    assert training.better({**old, "auroc": 0.7, "held-out loss": 0.9}, old, classes=1)
+    assert not training.better({**old, "auroc": 0.5, "held-out loss": 0.1}, old, classes=1)
+    assert training.better({**old, "held-out loss": 0.4}, old, classes=3)
+    assert not training.better(old, old, classes=3)
+    assert training.better({**old, "map": 1.1, "auroc": 0.1}, old, classes=3)
+    assert training.better({"held-out loss": 0.4}, {"held-out loss": 0.5}, classes=1)  # no negatives: no AUROC
 
 
 def test_a_full_disk_while_training_is_one_sentence(
@@ -366,6 +403,24 @@ def test_adaptation_moves_a_copy_and_resumes(untrained: BirdClassifier, scape: P
     assert torch.equal(again.after, first.after)
     some = adapt_to_recordings(untrained, scape, tmp_path / "some", Here(), classes=[0, 2], epochs=1)
     assert some.after.shape[1] == 2
+
+
+def test_adaptation_hears_what_prediction_hears(scape: Path, tmp_path: Path, untrained: BirdClassifier) -> None:
+    """A model that does not scale its windows (BirdSet's) gets them as loud as they were recorded, from both."""
+    quiet = tmp_path / "quiet"
+    sound, rate = soundfile.read(scape / "b.flac", dtype="float32")
+    quiet.mkdir()
+    soundfile.write(quiet / "b.flac", 0.02 * sound, rate)
+    torch.manual_seed(0)
+    natural = BirdClassifier(untrained.classes, front_end_name="logmel", peak=None).eval()
+    adapted = adapt_to_recordings(natural, quiet, tmp_path / "run", Here(), method="tent", epochs=1)
+    predict(natural, quiet, tmp_path / "out", threshold=0.0)
+    found = {box.label: box.confidence for box in annotations.read(tmp_path / "out" / "detections.csv")}
+    for one, score in zip(natural.classes, adapted.before[0].tolist(), strict=True):
+        assert found[one.scientific] == pytest.approx(score, abs=2e-4)
+    data = adapted.report.prepared
+    assert np.abs(data.samples(0, natural=True)).max() == pytest.approx(np.abs(0.02 * sound).max(), rel=2e-3)
+    assert np.abs(data.samples(0)).max() == pytest.approx(1, rel=2e-3)
 
 
 def test_a_model_file_and_a_prepared_set_say_what_they_are(data: Prepared, untrained: BirdClassifier) -> None:

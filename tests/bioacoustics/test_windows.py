@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notela.bioacoustics.audio import SAMPLE_RATE, BadRecording, Recording, find_recordings
-from notela.bioacoustics.windows import PROTOCOLS, cut, peak_windows, samples_in, tile_windows, wrap
+from notela.bioacoustics.windows import cut, peak_windows, samples_in, tile_windows, tiles, wrap
 from notela.errors import NotelaError
 from test_peaks import in_blocks, plain_peaks, plain_signal, singing
 
@@ -36,8 +36,20 @@ def plain_windows(samples: np.ndarray, length: int, most: int) -> list[int]:
     return sorted(starts)
 
 
-def test_the_protocols_have_names() -> None:
-    assert PROTOCOLS == ("peaks", "tiles-5s")
+def test_a_protocol_s_name_says_how_tiles_lie() -> None:
+    assert tiles("peaks") is None
+    assert tiles("tiles-5s") == (5.0, 5.0)
+    assert tiles("tiles-2.5s-every-0.5s") == (2.5, 0.5)
+    for name in ("tiles", "tiles-5", "peaks-5s", "tiles-5s-every-", "tiles--5s"):
+        with pytest.raises(NotelaError, match="is not one of 'peaks', 'tiles-5s', 'tiles-3s-every-1.5s'"):
+            tiles(name)
+    for name in ("tiles-3s-every-4s", "tiles-3s-every-0s", "tiles-0s"):
+        with pytest.raises(NotelaError, match="must have a step above 0 and of at most its windows' length"):
+            tiles(name)
+    second = SAMPLE_RATE
+    assert tile_windows(7 * second, 3.0, 1.5) == [int(s * second) for s in (0, 1.5, 3)]
+    assert tile_windows(7 * second, 3.0, 1.5, rest=True) == [int(s * second) for s in (0, 1.5, 3, 4)]
+    assert tile_windows(2 * second, 3.0, 1.5) == [0]
 
 
 # ---- padding

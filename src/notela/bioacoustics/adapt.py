@@ -57,7 +57,8 @@ def adapt_to_recordings(
     cutting = Settings(seconds=model.window, most=most)
     with only_one(run_dir):
         report = prepare(folder, run_dir / "windows", engine, settings=cutting, progress=progress)
-        windows = DataLoader(Windows(report.prepared, report.prepared.rows()), batch_size=64)
+        natural = model.peak is None  # as `predict` gives them to such a model
+        windows = DataLoader(Windows(report.prepared, report.prepared.rows(), natural), batch_size=64)
         kept = None if classes is None else list(classes)
         result = adapt(
             model, windows, task="multilabel", method=method, classes=kept, run_dir=run_dir / "adaptation", **settings

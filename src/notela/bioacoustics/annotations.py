@@ -91,7 +91,7 @@ _RAVEN = [
 ]
 """The columns of a Raven table without a header."""
 _TABLE_NAME = re.compile(
-    r"(\.BirdNET)?(\.Table\.\d+)?(\.selections?(\.table)?|\.results|\.labels|\.audacity)?\.(txt|tsv|csv)$",
+    r"(\.BirdNET)?(\.Table\.\d+)?(\.selections?(\.table)?|\.results|\.labels|\.audacity)?\.(txt|tsv|csv|parquet)$",
     re.IGNORECASE,
 )
 _SOUND = re.compile(r"\.(wave?|flac|mp3|ogg|oga|opus|w64|rf64|aiff?|aifc|au|caf|m4a|wma|wac)$", re.IGNORECASE)
@@ -144,7 +144,9 @@ def _tables_in(folder: Path) -> list[Path]:
     files = sorted(
         file
         for file in folder.rglob("*")
-        if file.suffix.lower() in (".txt", ".tsv", ".csv") and not file.name.startswith(".") and file.is_file()
+        if file.suffix.lower() in (".txt", ".tsv", ".csv", ".parquet")
+        and not file.name.startswith(".")
+        and file.is_file()
     )
     found = [file for file in files if ".selection" in file.name.lower()] or files
     if not found:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from notela.bioacoustics import model, prepared, target_sets
@@ -19,14 +16,20 @@ from notela.bioacoustics import train as training
 from notela.bioacoustics.about import read as read_about
 from notela.bioacoustics.adapt import adapt_to_recordings
 from notela.bioacoustics.annotations import read as read_annotations
-from notela.bioacoustics.audio import BadRecording
-from notela.bioacoustics.model import BirdClassifier
-from notela.bioacoustics.taxonomy import Species, read_classes, read_species_list
+from notela.bioacoustics.taxonomy import Species, read_classes
+from notela.bioacoustics.terminal import (
+    bar,
+    check_new_model,
+    classes_of,
+    show_counts,
+    show_history,
+    stoppable,
+    tell,
+    tell_failures,
+)
+from notela.bioacoustics.windows import tiles
 from notela.engines.local import Local
 from notela.errors import NotelaError
-
-LOG_EVERY = 30.0  # seconds
-STOPPED = "Stopped. What is done is kept; the same command goes on from there."
 
 
 def prepare(
@@ -39,6 +42,7 @@ def prepare(
     columns: Mapping[str, str],
     target: str | None,
     protocol: str,
+    seconds: float | None,
     most: int | None,
     storage: str,
     single_label: bool,
@@ -52,6 +56,14 @@ def prepare(
     """Recordings → windows."""
     console, start = Console(), time.monotonic()
     boxes = None
+    for option, given, needs, there in (
+        ("--columns", columns, "--annotations", table or target),
+        ("--format", table_format, "--annotations", table or target),
+        ("--about-columns", about_columns, "--about", about),
+        ("--most", most and protocol != "peaks", "--protocol peaks", None),
+    ):
+        if given and not there:
+            raise NotelaError(f"{option} means nothing without {needs}; add that, or leave it out")
     if target is not None:
         wanted = target_sets.target_set(target)
         table, table_format = table or target_sets.annotations_in(target, folder), table_format or wanted.annotations
@@ -63,7 +75,7 @@ def prepare(
     defaults = preparing.FOCAL if focal else preparing.SOUNDSCAPE
     settings = preparing.Settings(
         protocol=protocol,
-        seconds=defaults.seconds if protocol == "peaks" else 5.0,
+        seconds=seconds or (tiles(protocol) or (defaults.seconds,))[0],
         most=defaults.most if most is None else most,
         storage=storage,  # type: ignore[arg-type]  # checked there
         single_label=single_label,
@@ -82,15 +94,18 @@ def prepare(
             about=() if about is None else read_about(about, about_columns),
             progress=show,
         )
-    _tell_failures(console, report.failures, to / "failures.csv")
+    tell_failures(console, report.failures, to / "failures.csv")
     if report.names is not None:
         console.print(report.names.summary(), highlight=False, markup=False)
+    if report.listed is not None and (report.listed.unmatched or report.listed.ambiguous):
+        console.print(f"Of the species list, {report.listed.summary()}", highlight=False, markup=False)
+    tell(console, report.undescribed, f"recordings are not in {about}")
     tell(console, report.missing, "recordings that the annotations name are not there")
     tell(console, report.bare, "recordings have no annotation")
     tell(console, [f"{name} ({n})" for name, n in report.ignored.most_common()], "species are not in the species list")
     if report.beyond:
         console.print(f"{report.beyond} boxes are not within their recording", highlight=False)
-    made, seconds = report.prepared, time.monotonic() - start
+    made, took = report.prepared, time.monotonic() - start
     shown = Table(title=f"{to}, protocol {protocol}, split {split}")
     for name in ("", "windows", "recordings", "species"):
         shown.add_column(name, justify="left" if not name else "right")
@@ -103,7 +118,7 @@ def prepare(
     left_out = ", ".join(f"{n:,} {reason}" for reason, n in report.dropped.most_common())
     console.print(
         f"{report.recordings:,} recordings ({report.done_before:,} were done before), {report.seconds / 3600:.2f} h of "
-        f"sound, {seconds:.0f} s; windows left out: {left_out or 'none'}",
+        f"sound, {took:.0f} s; windows left out: {left_out or 'none'}",
         highlight=False,
     )
 
@@ -111,12 +126,13 @@ def prepare(
 def train(data: Path, to: Path, settings: training.Settings, *, noise: Path | None, device: str | None) -> None:
     """Windows → source classifier."""
     console, start = Console(), time.monotonic()
-    if to.suffix != ".safetensors":
-        raise NotelaError(f"--to {to} must end in .safetensors, such as birds.safetensors")
+    check_new_model(to, "birds.safetensors")
+    run_dir = to.with_suffix(".training")
+    if to.exists() and not run_dir.exists():
+        raise NotelaError(f"{to} is there already, from another training; remove it, or choose another name")
     windows = prepared.read(data)
     background, bad = (None, []) if noise is None else training.read_noise(noise, settings.window)
-    _tell_failures(console, bad)
-    run_dir = to.with_suffix(".training")
+    tell_failures(console, bad)
     with stoppable(), bar("epoch") as show:
 
         def told(epoch: int, done: int, total: int, loss: float) -> None:
@@ -125,14 +141,7 @@ def train(data: Path, to: Path, settings: training.Settings, *, noise: Path | No
         trained = training.train(windows, run_dir, settings, noise=background, device=device, progress=told)
     model.save(trained.model, to)
     tell(console, trained.unheard, "species are in no training window; their scores mean nothing")
-    shown = Table(title=f"{to}: held-out recordings")
-    for name in trained.history[0]:
-        shown.add_column(name, justify="right")
-    for line in trained.history:
-        best = line["epoch"] == trained.best
-        cells = [f"{v:.0f}" if name == "epoch" else f"{v:.4f}" for name, v in line.items()]
-        shown.add_row(*(f"[bold]{cell}[/bold]" if best else cell for cell in cells))
-    console.print(shown)
+    show_history(console, to, trained.history, trained.best)
     console.print(
         f"{len(trained.model.classes)} species; epoch {trained.best} was best and is in {to} "
         f"({time.monotonic() - start:.0f} s; {run_dir} can go)",
@@ -154,7 +163,7 @@ def predict(
     """Recordings → detections."""
     console, start = Console(), time.monotonic()
     classifier = model.load(source)
-    classes = _classes(console, classifier, species, strict)
+    classes = classes_of(console, classifier.classes, species, strict)
     with stoppable(), bar("recordings") as show:
 
         def told(done: int, total: int, windows: int) -> None:
@@ -170,14 +179,10 @@ def predict(
             device=device,
             progress=told,
         )
-    _tell_failures(console, found.failures, to / "failures.csv")
-    shown = Table(title=f"Windows with a score of at least {threshold:g}")
-    shown.add_column("species")
-    shown.add_column("detections", justify="right")
+    tell_failures(console, found.failures, to / "failures.csv")
     named = {one.code: one for one in classifier.classes}
-    for code, n in found.detections.most_common(20):
-        shown.add_row(f"{named[code].scientific} ({named[code].common})", f"{n:,}")
-    console.print(shown)
+    counts = [(named[code], n) for code, n in found.detections.most_common()]
+    show_counts(console, threshold, found.windows, counts)
     where = found.tables[0] if format != "audacity" else to / "recordings"
     console.print(
         f"{found.detections.total():,} detections of {len(found.detections)} species in {found.windows:,} windows of "
@@ -203,10 +208,9 @@ def adapt(
 ) -> None:
     """A classifier and unlabelled recordings → an adapted classifier."""
     console, start = Console(), time.monotonic()
-    if to.suffix != ".safetensors":
-        raise NotelaError(f"--to {to} must end in .safetensors, such as adapted.safetensors")
+    check_new_model(to, "adapted.safetensors", Path(source))
     classifier = model.load(source)
-    classes = _classes(console, classifier, species, strict)
+    classes = classes_of(console, classifier.classes, species, strict)
     settings = {} if epochs is None else {"epochs": epochs}
     run_dir = to.with_suffix(".run")
     with stoppable(), bar("recordings") as show:
@@ -222,88 +226,18 @@ def adapt(
             progress=show,
             **settings,
         )
-    model.save(adapted.model, to)
-    _tell_failures(console, adapted.report.failures, run_dir / "windows" / "failures.csv")
+    model.save(adapted.model, to, made_by=adapted.result.description)
+    tell_failures(console, adapted.report.failures, run_dir / "windows" / "failures.csv")
     for note in adapted.result.notes:
         console.print(note, highlight=False, markup=False)
     kept = range(len(classifier.classes)) if classes is None else classes
-    counts = [(scores >= threshold).sum(0).tolist() for scores in (adapted.before, adapted.after)]
-    rows = sorted(zip(*counts, kept, strict=True), key=lambda row: -max(row[:2]))
-    shown = Table(title=f"Windows with a score of at least {threshold:g}, of {len(adapted.before):,}")
-    for name in ("species", "before", "after"):
-        shown.add_column(name, justify="left" if name == "species" else "right")
-    for before, after, c in rows[:20]:
-        one = classifier.classes[c]
-        shown.add_row(f"{one.scientific} ({one.common})", f"{before:,}", f"{after:,}")
-    console.print(shown)
+    before, after = ((scores >= threshold).sum(0).tolist() for scores in (adapted.before, adapted.after))
+    rows = [(classifier.classes[c], *pair) for c, *pair in zip(kept, before, after, strict=True)]
+    show_counts(
+        console, threshold, len(adapted.before), sorted(rows, key=lambda row: -max(row[1:])), ("before", "after")
+    )
     console.print(
         f"The adapted classifier is {to} ({time.monotonic() - start:.0f} s; {run_dir} holds windows and history). "
         "Without labels nobody can say from these counts alone whether it is better: listen to some of what changed.",
         highlight=False,
     )
-
-
-# ---- their parts
-
-
-def _classes(console: Console, classifier: BirdClassifier, species: Path | None, strict: bool) -> list[int] | None:
-    """The places of a species list's species in the model."""
-    if species is None:
-        return None
-    names = read_species_list(species)
-    classes, unknown = predicting.species_in(classifier, names)
-    console.print(f"{len(names) - len(unknown)} of {len(names)} names in {species} are in the model", highlight=False)
-    tell(console, unknown, "are not")
-    if not classes:
-        raise NotelaError(
-            f"none of the species in {species} is in the model; it knows {len(classifier.classes)} others, such as "
-            f"{classifier.classes[0].scientific}"
-        )
-    if strict and unknown:
-        raise NotelaError(
-            f"{species} names {unknown[0]!r}, which is not in the model; correct it, or do without --strict"
-        )
-    return classes
-
-
-def tell(console: Console, names: list[str], what: str) -> None:
-    """How many, and the first of them: enough to see what is the matter."""
-    if names:
-        some = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-        console.print(f"{len(names)} {what}: {some}", highlight=False, markup=False)
-
-
-def _tell_failures(console: Console, failures: list[BadRecording], path: Path | None = None) -> None:
-    for one in failures[:5]:
-        console.print(f"not used: {one}", highlight=False, markup=False)
-    if failures:
-        listed = "" if path is None else f"; all are in {path}"
-        console.print(f"{len(failures)} recordings could not be used{listed}", highlight=False)
-
-
-@contextlib.contextmanager
-def stoppable() -> Iterator[None]:
-    """Ctrl-C is a way to end: it says that nothing is lost, without a traceback."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        Console(stderr=True).print(f"\n{STOPPED}", highlight=False)
-        raise SystemExit(130) from None
-
-
-@contextlib.contextmanager
-def bar(what: str) -> Iterator[Callable[..., None]]:
-    """Progress on stderr, so that what is printed can be piped: a bar on a terminal, elsewhere a line now and then."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        task, last = shown.add_task(what, total=None), time.monotonic()
-
-        def show(done: int, total: int | None, text: str = what) -> None:
-            nonlocal last
-            shown.update(task, completed=done, total=total, description=text)
-            if not console.is_terminal and time.monotonic() - last > LOG_EVERY:
-                last, whole = time.monotonic(), "" if total is None else f" of {total:,}"
-                print(time.strftime("%H:%M:%S"), f"{text}: {done:,}{whole}", file=sys.stderr, flush=True)
-
-        yield show

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from notela.bioacoustics import target_sets, xeno_canto
-from notela.bioacoustics.command import bar, stoppable, tell
 from notela.bioacoustics.taxonomy import read_species_list, resolve
+from notela.bioacoustics.terminal import bar, stoppable, tell
 from notela.bioacoustics.xeno_canto import Fetched, Recording, XenoCanto
 from notela.errors import NotelaError
 from notela.lock import only_one
@@ -28,8 +28,9 @@ def fetch(name: str, to: Path) -> None:
     console = Console()
     with warnings.catch_warnings(record=True) as noted, stoppable(), _files() as show:
         warnings.simplefilter("always")
-        folder = target_sets.fetch(name, to, progress=show, base=target_sets.ZENODO)
-        report = target_sets.verify(name, folder, progress=show)
+        with only_one(to / target_sets.target_set(name).name):
+            folder = target_sets.fetch(name, to, progress=show, base=target_sets.ZENODO)
+            report = target_sets.verify(name, folder, progress=show)
     for note in noted:  # sentences for the user, not lines of our source
         console.print(str(note.message), highlight=False, markup=False)
     console.print(str(report), highlight=False, markup=False)

@@ -58,13 +58,16 @@ def write(
     *,
     species: Mapping[str, Species] | None = None,
     durations: Mapping[str, float] | None = None,
+    root: str | None = None,
 ) -> int:
     """Write boxes into one table and return how many there were.
 
     `species` (`taxonomy.resolve(labels).matched`) says what to write for a label: its scientific name, common name and
     code; other labels are written as they are. A Raven table of many recordings needs `durations`, in seconds, of all
     of them in the order in which Raven will have them open: there, times count on from one to the next. Raven expects
-    `low` and `high` of every box. Audacity's labels hold one recording, and neither confidence nor frequencies.
+    `low` and `high` of every box. Audacity's labels hold one recording, and neither confidence nor frequencies. `root`:
+    the folder of the recordings, which goes before their names where a program opens the sound by them (Raven,
+    Kaleidoscope).
     """
     check_choice("format", format, tuple(FORMATS))
     path, species = Path(path), species or {}
@@ -73,12 +76,12 @@ def write(
             return _write_parquet(boxes, aside, species)
         with open(aside, "w", encoding="utf-8", errors=_ODD, newline="") as file:
             if format == "raven":
-                rows = _raven(boxes, species, durations)
+                rows = _raven(boxes, species, durations, root)
                 return _write_rows(rows, csv.writer(file, "excel-tab", lineterminator="\n"))
             if format == "audacity":
                 bare = csv.writer(file, "excel-tab", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None)
                 return _write_rows(_audacity(boxes, species), bare) + 1  # there is no header
-            rows = _csv(boxes, species) if format == "csv" else _kaleidoscope(boxes, species)
+            rows = _csv(boxes, species) if format == "csv" else _kaleidoscope(boxes, species, root)
             return _write_rows(rows, csv.writer(file, lineterminator="\n"))
 
 
@@ -111,18 +114,18 @@ def _csv(boxes: Iterable[Box], species: Mapping[str, Species]) -> Iterator[Seque
         yield _digits(box.start), _digits(box.end), scientific, common, _digits(box.confidence), box.recording
 
 
-def _kaleidoscope(boxes: Iterable[Box], species: Mapping[str, Species]) -> Iterator[Sequence[object]]:
+def _kaleidoscope(boxes: Iterable[Box], species: Mapping[str, Species], root: str | None) -> Iterator[Sequence[object]]:
     yield KALEIDOSCOPE
     for box in boxes:
         _, scientific, common = _names(box, species)
         above, _, name = box.recording.rpartition("/")
-        root, _, folder = above.rpartition("/")
+        outer, folder = (root, above) if root else above.rpartition("/")[::2]
         offset, duration = _digits(box.start), _digits(box.end - box.start)
-        yield root, folder, name, offset, duration, scientific, common, _digits(box.confidence)
+        yield outer, folder, name, offset, duration, scientific, common, _digits(box.confidence)
 
 
 def _raven(
-    boxes: Iterable[Box], species: Mapping[str, Species], durations: Mapping[str, float] | None
+    boxes: Iterable[Box], species: Mapping[str, Species], durations: Mapping[str, float] | None, root: str | None
 ) -> Iterator[Sequence[object]]:
     """Begin and end count on over the recordings, and the offset is the time in the file."""
     yield RAVEN
@@ -150,7 +153,7 @@ def _raven(
             _one_line(common),
             _one_line(code),
             _digits(box.confidence),
-            _one_line(box.recording),
+            _one_line(f"{root}/{box.recording}" if root else box.recording),
             _digits(box.start),
         )
 

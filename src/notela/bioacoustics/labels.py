@@ -15,12 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from notela.bioacoustics.annotations import Box, stem
-from notela.bioacoustics.windows import PROTOCOLS
+from notela.bioacoustics.windows import tiles
 from notela.errors import NotelaError, check_choice
 from notela.stable import stable_share
 
 SPLITS = ("by-window", "by-recording")
-UNKNOWN = ("", "?", "??", "???", "????", "unk", "unknown", "unidentified")
+UNKNOWN = (
+    *("", "?", "??", "???", "????", "na", "n/a", "unk", "unkn", "unknown", "unknown bird"),
+    *("unid", "unidentified", "unidentified bird"),
+)
 """Labels, in any case, of a sound that nobody could name."""
 
 NO_BOX = "no box"
@@ -60,7 +63,7 @@ def label_windows(
     >>> label_windows([0, 5, 10, 15], 5, boxes).dropped
     ['', '', 'no box', 'unidentified']
     """
-    check_choice("protocol", protocol, PROTOCOLS)
+    dropping = tiles(protocol) is None
     for box in boxes:
         if not box.start <= box.end:
             raise NotelaError(
@@ -84,7 +87,7 @@ def label_windows(
             for i in order[a:b].tolist():
                 found[i].add(box.label)
     dropped = [""] * len(begins)
-    if protocol == "peaks":
+    if dropping:
         dropped = [
             UNIDENTIFIED if unclear else "" if labels else NO_BOX
             for labels, unclear in zip(found, unidentified.tolist(), strict=True)

@@ -31,6 +31,7 @@ from notela.runs import replacing
 PEAK = 0.2
 FORMAT = 1
 _HEADER = "notela.birds"
+_FILES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin", ".onnx", ".tflite", ".h5")  # no hub id ends like that
 _QUIETEST = 1e-6  # a window whose peak is below that is silence: scaling it up would show the rounding
 _NOT_SETTINGS = ("id2label", "label2id", "num_labels", "architectures", "transformers_version", "dtype", "problem_type")
 
@@ -102,6 +103,18 @@ class BirdClassifier(nn.Module):
         return embedding
 
 
+class OnPictures(nn.Module):
+    """What is left of a classifier behind its front end: pictures (N, frames, bands) in, the species' logits out."""
+
+    def __init__(self, classifier: BirdClassifier) -> None:
+        super().__init__()
+        self.network, self.dropout, self.head = classifier.network, classifier.dropout, classifier.heads["species"]
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.dropout(self.network(pictures[:, None])))
+        return logits
+
+
 def at_peak(sound: Tensor, peak: float = PEAK) -> Tensor:
     """Windows scaled to a peak amplitude; silence stays silence.
 
@@ -116,14 +129,16 @@ def at_peak(sound: Tensor, peak: float = PEAK) -> Tensor:
 # ---- the file
 
 
-def save(model: BirdClassifier, path: str | os.PathLike[str]) -> None:
-    """Write a model and everything that prediction needs into one file, whole or not at all."""
+def save(model: BirdClassifier, path: str | os.PathLike[str], made_by: dict[str, Any] | None = None) -> None:
+    """Write a model and everything that prediction needs into one file, whole or not at all. `made_by`: of an adapted
+    one, the run that made it (`result.description`); the file keeps it."""
     path = Path(path)
     if path.suffix != ".safetensors":
         raise NotelaError(f"{path} must end in .safetensors, such as {path.stem or 'birds'}.safetensors")
     header = {
         "format": FORMAT,
         "made_by": f"notela {notela.__version__}",
+        "run": made_by,
         "network": model.network_name,
         "network_settings": model.network.settings,
         "front_end": model.front_end_name,
@@ -153,7 +168,7 @@ def load(path: str | os.PathLike[str]) -> BirdClassifier:
                 "config.json and model.safetensors"
             )
         return _from_transformers(str(place))
-    if place.suffix != ".safetensors" and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
+    if place.suffix not in _FILES and not place.parent.is_dir() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
         return _from_transformers(str(path))
     raise NotelaError(f"{place} does not exist; expected a model file (.safetensors), a model folder or a hub id")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -62,14 +63,15 @@ def log_mel(blocks: Iterable[npt.NDArray[np.float32]]) -> Iterator[Floats]:
     yield from spectra(np.concatenate([rest, np.zeros(-samples % HOP + FRAME // 2)]))
 
 
-def signal_vector(blocks: Iterable[npt.NDArray[np.float32]]) -> Floats:
+def signal_vector(blocks: Iterable[npt.NDArray[np.float32]], scratch: Path | None = None) -> Floats:
     """The denoised spectrogram summed over its channels: one value for every frame.
 
     Denoising needs the whole recording's statistics before it can begin, and then those of its inliers: the
-    spectrogram waits in a temporary file (460 MB an hour), because computing it three times takes longer.
+    spectrogram waits in a temporary file (460 MB an hour), because computing it three times takes longer. `scratch`:
+    a folder for it; the system's own may be in memory.
     """
     moments = _Moments(np.full(BANDS, SCALE * np.log(FLOOR)))
-    with tempfile.TemporaryFile() as file:
+    with tempfile.TemporaryFile(dir=scratch) as file:
         try:
             for mel in log_mel(blocks):
                 moments.add(mel)
@@ -77,8 +79,7 @@ def signal_vector(blocks: Iterable[npt.NDArray[np.float32]]) -> Floats:
             file.flush()
         except OSError as error:
             raise NotelaError(
-                f"cannot keep a spectrogram in {tempfile.gettempdir()} ({error.strerror}); make room there, or name "
-                "another folder in the environment variable TMPDIR"
+                f"cannot keep a spectrogram in {scratch or tempfile.gettempdir()} ({error.strerror}); make room there"
             ) from error
         mean, deviation = moments.mean, moments.deviation
         inliers = _Moments(mean)

@@ -13,8 +13,6 @@ import copy
 import hashlib
 import itertools
 import json
-import queue
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,11 +23,11 @@ import numpy as np
 import torch
 
 from notela.bioacoustics import detections
+from notela.bioacoustics.ahead import ahead
 from notela.bioacoustics.annotations import Box
-from notela.bioacoustics.audio import SAMPLE_RATE, BadRecording, Recording, Samples, find_recordings, quiet_decoder
+from notela.bioacoustics.audio import SAMPLE_RATE, BadRecording, Recording, Samples, file_state, find_recordings
 from notela.bioacoustics.failures import write_failures
 from notela.bioacoustics.model import BirdClassifier
-from notela.bioacoustics.taxonomy import Species, plain, resolve
 from notela.bioacoustics.windows import cut, samples_in, tile_windows
 from notela.errors import NotelaError, check_choice
 from notela.evaluation import pick_device
@@ -38,7 +36,6 @@ from notela.lock import only_one
 from notela.runs import fingerprint, replacing
 
 BATCH = 32
-AHEAD = 4  # batches that are read before they are needed
 
 
 @dataclass
@@ -81,13 +78,19 @@ def predict(
     kept = tuple(range(len(model.classes))) if classes is None else tuple(classes)
     known = {"species": [one.code for one in model.classes], "window": model.window}
     settings = {"model": fingerprint(model), "threshold": threshold, "classes": list(kept), **known}
+    paths, unreadable = find_recordings(folder)
     with only_one(to):
-        _same_settings(to, settings)
-        paths, unreadable = find_recordings(folder)
         names = {path: path.relative_to(folder).as_posix() for path in paths}
-        states = {path: _state(path) for path in paths}  # before they are listened to: one that changes is done again
+        states = {
+            path: file_state(path) for path in paths
+        }  # before they are listened to: one that changes is done again
         lines = Lines(to / "detections.jsonl")
         done = {(line["recording"], line["file"]) for line in lines}
+        if done and done.isdisjoint((names[path], states[path]) for path in paths):
+            raise NotelaError(
+                f"{to} holds detections of other recordings, such as {min(done)[0]}; choose another folder"
+            )
+        _same_settings(to, settings, bool(done))
         waiting = [path for path in paths if (names[path], states[path]) not in done]
         summary = Summary(recordings=len(paths), done_before=len(paths) - len(waiting), failures=list(unreadable))
         count = summary.done_before
@@ -109,7 +112,9 @@ def predict(
         places = {
             line["recording"]: place for place, line in lines.places() if current.get(line["recording"]) == line["file"]
         }
-        _Tables(model, lines, {name: places[name] for name in current if name in places}, to).write(format, summary)
+        root = str(folder.resolve())
+        here = {name: places[name] for name in current if name in places}
+        _Tables(model, lines, here, to, root).write(format, summary)
     return summary
 
 
@@ -137,7 +142,7 @@ def listen(
     open_: dict[Path, list[tuple[float, int, float]]] = {}
     counts: Counter[Path] = Counter()
     windows = 0
-    for batch in _ahead(_read(paths, model.window)):
+    for batch in ahead(_read(paths, model.window)):
         if batch.windows:
             with torch.no_grad():
                 x = torch.from_numpy(np.stack([samples for _, _, samples in batch.windows])).to(device)
@@ -190,54 +195,19 @@ def _read(paths: Iterable[Path], seconds: float) -> Iterator[_Batch]:
     yield batch
 
 
-def _ahead(batches: Iterator[_Batch]) -> Iterator[_Batch]:
-    """The same batches, made by a thread while their reader computes."""
-    ready: queue.Queue[_Batch | BaseException | None] = queue.Queue(AHEAD)
-    stop = threading.Event()
-
-    def put(item: _Batch | BaseException | None) -> bool:
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.2)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def work() -> None:
-        try:
-            for batch in batches:
-                if not put(batch):
-                    return
-            put(None)
-        except BaseException as error:
-            put(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    with quiet_decoder():
-        thread.start()
-        try:
-            while (item := ready.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        finally:
-            stop.set()
-            thread.join()
-
-
 # ---- tables
 
 
 class _Tables:
     """The tables of a folder, made from the lines of its recordings, in the order of the recordings.
 
-    All formats that were ever asked for are made anew, and tables of recordings that are gone are removed: what lies in
-    the folder belongs together. `tables.json` lists them, by format.
+    All formats that were ever asked for are kept up to date, and tables of recordings that are gone are removed: what
+    lies in the folder belongs together. `tables.json` says, by format, which tables there are and at which place the
+    line of each one's recording is: a table is written anew only if that is another one.
     """
 
-    def __init__(self, model: BirdClassifier, lines: Lines, places: dict[str, int], to: Path) -> None:
-        self._model, self._lines, self._places, self._to = model, lines, places, to
+    def __init__(self, model: BirdClassifier, lines: Lines, places: dict[str, int], to: Path, root: str) -> None:
+        self._model, self._lines, self._places, self._to, self._root = model, lines, places, to, root
         self._species = {one.code: one for one in model.classes}
 
     def write(self, format: str, summary: Summary) -> None:
@@ -248,26 +218,33 @@ class _Tables:
             summary.windows += line["windows"]
             summary.detections.update(self._model.classes[c].code for _, c, _ in line["found"])
         known = self._listed()
-        written = {one: self._format(one, durations) for one in sorted({*known, format})}
-        for old in {path for paths in known.values() for path in paths} - {p for ps in written.values() for p in ps}:
+        written = {one: self._format(one, known.get(one, {}), durations) for one in sorted({*known, format})}
+        current = {path for tables in written.values() for path in tables}
+        for old in {path for tables in known.values() for path in tables} - current:
             (self._to / old).unlink(missing_ok=True)
         with replacing(self._to / "tables.json") as aside:
-            aside.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-        summary.tables = [self._to / path for path in written[format]]
+            aside.write_text(json.dumps({"root": self._root, "tables": written}, indent=1) + "\n", encoding="utf-8")
+        combined = [detections.COMBINED[format]] if format in detections.COMBINED else []
+        summary.tables = [self._to / path for path in (*combined, *written[format])]
 
-    def _format(self, format: str, durations: dict[str, float]) -> list[str]:
+    def _format(self, format: str, known: dict[str, int], durations: dict[str, float]) -> dict[str, int]:
         """The combined table, where the format has one, and one for each recording; their places below the folder."""
-        written = []
         if format in detections.COMBINED:
-            written.append(detections.COMBINED[format])
             boxes = itertools.chain.from_iterable(map(self._boxes, self._all()))
-            path = self._to / written[0]
-            detections.write(boxes, path, format, species=self._species, durations=durations)
+            self._write(boxes, detections.COMBINED[format], format, durations)
         own = detections.tables_for(self._places, format)
-        for line in self._all():
-            written.append(f"recordings/{own[line['recording']]}")
-            detections.write(self._boxes(line), self._to / written[-1], format, species=self._species)
+        written = {f"recordings/{own[name]}": place for name, place in self._places.items()}
+        stale = {
+            path: place for path, place in written.items() if known.get(path) != place or not (self._to / path).exists()
+        }
+        if stale:
+            for path, line in zip(stale, self._lines.at(stale.values()), strict=True):
+                self._write(self._boxes(line), path, format)
         return written
+
+    def _write(self, boxes: Iterable[Box], path: str, format: str, durations: dict[str, float] | None = None) -> None:
+        place = self._to / path
+        detections.write(boxes, place, format, species=self._species, durations=durations, root=self._root)
 
     def _all(self) -> Iterator[dict[str, Any]]:
         return self._lines.at(self._places.values()) if self._places else iter(())
@@ -279,27 +256,22 @@ class _Tables:
                 line["recording"], start, end, self._model.classes[c].code, score, 0.0, self._model.sample_rate / 2
             )
 
-    def _listed(self) -> dict[str, list[str]]:
+    def _listed(self) -> dict[str, dict[str, int]]:
         try:
             listed = json.loads((self._to / "tables.json").read_text(encoding="utf-8"))
-            return {one: listed[one] for one in detections.FORMATS if one in listed}
-        except (OSError, ValueError):  # none yet, or torn: tables are made anew anyway
+            return {
+                one: listed["tables"][one] if listed["root"] == self._root else dict.fromkeys(listed["tables"][one], -1)
+                for one in detections.FORMATS
+                if one in listed["tables"]
+            }
+        except (OSError, ValueError, KeyError, TypeError):  # none yet, or torn: tables are made anew
             return {}
 
 
-def _state(path: Path) -> str:
-    """What tells a recording from a later one of its name."""
-    try:
-        status = path.stat()
-    except OSError:  # gone, or a link to nowhere: whoever opens it will say so
-        return ""
-    return f"{status.st_size} {status.st_mtime_ns}"
-
-
-def _same_settings(to: Path, settings: dict[str, Any]) -> None:
-    """Lines in a folder are of one model and one set of settings."""
+def _same_settings(to: Path, settings: dict[str, Any], begun: bool) -> None:
+    """Lines in a folder, once there are some, are of one model and one set of settings."""
     path = to / "settings.json"
-    if path.exists():
+    if path.exists() and begun:
         try:
             known = json.loads(path.read_text(encoding="utf-8"))
             known.get("model")
@@ -319,30 +291,3 @@ def _same_settings(to: Path, settings: dict[str, Any]) -> None:
 def _brief(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) < 40 else f"{hashlib.sha256(text.encode()).hexdigest()[:8]} ..."
-
-
-def species_in(model: BirdClassifier, names: Iterable[str]) -> tuple[list[int], list[str]]:
-    """The places of a species list's names in a model, and the names that it does not know.
-
-    A name counts if the model writes it so (code, scientific or common name), or if both mean one species of the
-    taxonomy: codes change from release to release, and a model keeps those that it was trained with.
-    """
-    names = list(dict.fromkeys(names))
-    own: dict[str, list[int]] = {}
-    for i, one in enumerate(model.classes):
-        for name in {plain(name) for name in (one.code, one.scientific, one.common)} - {""}:
-            own.setdefault(name, []).append(i)
-    meaning = resolve(one.code for one in model.classes).matched
-    by_species: dict[Species, list[int]] = {}
-    for i, one in enumerate(model.classes):
-        if one.code in meaning:
-            by_species.setdefault(meaning[one.code], []).append(i)
-    listed = resolve(names).matched
-    found: set[int] = set()
-    unknown = []
-    for name in names:
-        here = own.get(plain(name)) or (by_species.get(listed[name]) if name in listed else None)
-        here = here or [i for part in name.split("_") for i in own.get(plain(part), ())]  # Scientific name_Common name
-        found.update(here)
-        unknown += [] if here else [name]
-    return sorted(found), unknown

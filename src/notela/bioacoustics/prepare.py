@@ -18,12 +18,13 @@ from notela.bioacoustics import prepared
 from notela.bioacoustics.about import About
 from notela.bioacoustics.about import match as match_about
 from notela.bioacoustics.annotations import Box
-from notela.bioacoustics.audio import SAMPLE_RATE, BadRecording, Recording, find_recordings, quiet_decoder
+from notela.bioacoustics.audio import SAMPLE_RATE, BadRecording, Recording, file_state, find_recordings, quiet_decoder
 from notela.bioacoustics.failures import write_failures
 from notela.bioacoustics.labels import SPLITS, UNKNOWN, label_windows, match, outside, single_label, split
-from notela.bioacoustics.prepared import FORMAT, STORAGES, Prepared, Storage
+from notela.bioacoustics.prepared import STORAGES, Prepared, Storage
 from notela.bioacoustics.taxonomy import Resolved, Species, plain, release, resolve
-from notela.bioacoustics.windows import PROTOCOLS, cut, peak_windows, samples_in, tile_windows
+from notela.bioacoustics.window_table import COLUMNS, FORMAT
+from notela.bioacoustics.windows import cut, peak_windows, samples_in, tile_windows, tiles
 from notela.engines import Engine
 from notela.errors import NotelaError, check_choice, check_integer
 from notela.lock import only_one
@@ -37,18 +38,20 @@ class Settings:
     protocol: str = "peaks"
     seconds: float = 5.0
     most: int = 200
-    """Windows of a recording, around its strongest peaks; `tiles-5s` takes all."""
+    """Windows of a recording, around its strongest peaks; tiles are all taken."""
     storage: Storage = "float16"
     single_label: bool = False
     """Only windows with exactly one species."""
 
     def __post_init__(self) -> None:
-        check_choice("protocol", self.protocol, PROTOCOLS)
+        of_name = tiles(self.protocol)
         check_choice("storage", self.storage, STORAGES)
         check_integer("most", self.most, 1)
         samples_in(self.seconds)
-        if self.protocol == "tiles-5s" and self.seconds != 5:
-            raise NotelaError(f"the protocol tiles-5s has windows of 5 s; {self.seconds:g} s would need another name")
+        if of_name is not None and self.seconds != of_name[0]:
+            raise NotelaError(
+                f"the protocol {self.protocol} has windows of {of_name[0]:g} s; {self.seconds:g} s need another name"
+            )
 
 
 FOCAL = Settings(seconds=6.0, most=5)
@@ -72,7 +75,7 @@ class Task:
     @property
     def part(self) -> str:
         """The name of its files."""
-        return hashlib.sha256(self.recording.encode()).hexdigest()[:20]
+        return hashlib.sha256(self.recording.encode(errors="surrogateescape")).hexdigest()[:20]
 
 
 @dataclass
@@ -85,6 +88,10 @@ class Report:
     failures: list[BadRecording]
     names: Resolved | None
     """What became of the labels' names."""
+    listed: Resolved | None = None
+    """What became of the names in the species list."""
+    undescribed: list[str] = field(default_factory=list)
+    """Recordings of which the table about them says nothing, if there is one."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Windows that were left out, by reason."""
     missing: list[str] = field(default_factory=list)
@@ -130,9 +137,15 @@ def prepare(
     paths, unreadable = find_recordings(folder)
     names = [path.relative_to(folder).as_posix() for path in paths]
     labels, missing, bare = _labels(names, focal, boxes)
-    resolved, codes, classes = _species(labels, species, strict)
+    resolved, listed, codes, classes = _species(labels, species, strict)
     wanted = {one.code for one in classes}
+    about = list(about)
     described = match_about(names, about)
+    if about and not described:
+        raise NotelaError(
+            f"the table about recordings names none of those in {folder}; it begins with {about[0].recording!r}, they "
+            f"with {names[0]!r}"
+        )
     ignored: Counter[str] = Counter()
     tasks = []
     for path, name in zip(paths, names, strict=True):
@@ -143,6 +156,7 @@ def prepare(
             (to / "parts").mkdir(exist_ok=True)
         except OSError as error:
             raise NotelaError(f"{to / 'parts'} cannot be made ({error.strerror}); choose another place") from error
+        _check_same_recordings(to, tasks)
         waiting = [task for task in tasks if _done(task) is None]
         if waiting:  # from here until the end, table and samples may not belong together
             (to / "manifest.json").unlink(missing_ok=True)
@@ -155,6 +169,8 @@ def prepare(
                 f"in {to / 'failures.csv'}"
             )
         table = _table(tasks, done, split_by, described)
+        if not table["recording"]:
+            raise NotelaError(_nothing_left(folder, done, missing))
         manifest = {
             "format": FORMAT,
             "settings": asdict(settings),
@@ -168,11 +184,11 @@ def prepare(
             "failures": len(failures),
             "parts": hashlib.sha256(" ".join(sorted(task.fingerprint for task in tasks)).encode()).hexdigest()[:16],
         }
-        manifest["fingerprint"] = prepared.fingerprint(manifest, table)
         _forget_others(to / "parts", tasks)
         made = prepared.write(to, manifest, table)
     report = Report(made, len(paths), len(tasks) - len(waiting), failures, resolved)
-    report.missing, report.bare, report.ignored = missing, bare, ignored
+    report.missing, report.bare, report.ignored, report.listed = missing, bare, ignored, listed
+    report.undescribed = [name for name in names if name not in described] if about else []
     for one in done.values():
         report.dropped.update(one["dropped"])
         report.beyond += one["beyond"]
@@ -205,21 +221,23 @@ def _labels(
 
 def _species(
     labels: dict[str, list[Box]] | None, wanted: Sequence[str | Species] | None, strict: bool
-) -> tuple[Resolved | None, dict[str, str], tuple[Species, ...]]:
-    """What became of the names, the code of each name, and the classes. A name that no list knows stays as it is."""
+) -> tuple[Resolved | None, Resolved | None, dict[str, str], tuple[Species, ...]]:
+    """What became of the labels' names and of the list's, the code of each label, and the classes. A name that no list
+    knows stays as it is."""
     own = [one for one in wanted or () if isinstance(one, Species)]
     by_name = {plain(name): one for one in own for name in (one.code, one.scientific, one.common) if plain(name)}
     written = dict.fromkeys(b.label for mine in (labels or {}).values() for b in mine if not _unidentified(b))
     found = resolve((name for name in written if plain(name) not in by_name), strict=strict)
     found.matched.update({name: by_name[plain(name)] for name in written if plain(name) in by_name})
     codes = {name: found.matched[name].code if name in found.matched else name for name in written}
+    listed = None
     if wanted is not None:
-        listed = resolve((one for one in wanted if not isinstance(one, Species)), strict=strict).matched
-        classes = [one if isinstance(one, Species) else listed.get(one) or _nameless(one) for one in wanted]
+        listed = resolve((one for one in wanted if not isinstance(one, Species)), strict=strict)
+        classes = [one if isinstance(one, Species) else listed.matched.get(one) or _nameless(one) for one in wanted]
     else:
         known = {one.code: one for one in found.matched.values()}
         classes = [known.get(code) or _nameless(code) for code in sorted(set(codes.values()))]
-    return None if labels is None else found, codes, tuple(dict.fromkeys(classes))
+    return None if labels is None else found, listed, codes, tuple(dict.fromkeys(classes))
 
 
 def _nameless(name: str) -> Species:
@@ -245,12 +263,7 @@ def _coded(boxes: Iterable[Box], codes: dict[str, str], wanted: set[str], ignore
 
 
 def _fingerprint(path: Path, boxes: tuple[Box, ...] | None, settings: Settings) -> str:
-    try:
-        status = path.stat()
-        state = [status.st_size, status.st_mtime_ns]
-    except OSError:  # gone, or a link to nowhere: whoever opens it will say so
-        state = []
-    whole = [*state, boxes, asdict(settings)]
+    whole = [file_state(path), boxes, asdict(settings)]
     return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:20]
 
 
@@ -261,6 +274,26 @@ def _done(task: Task) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if found.get("fingerprint") == task.fingerprint else None
+
+
+def _check_same_recordings(to: Path, tasks: list[Task]) -> None:
+    """A folder that holds windows of other recordings alone is somebody's work: it would be removed."""
+    known = []
+    for path in (to / "parts").glob("*.json"):
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            known.append((found["recording"], found["file"]))
+        except (OSError, ValueError, KeyError, TypeError):  # torn, or of another version: it is made anew
+            continue
+    if known and not {(task.recording, file_state(task.path)) for task in tasks}.intersection(known):
+        raise NotelaError(f"{to} holds windows of other recordings, such as {known[0][0]}; choose another folder")
+
+
+def _nothing_left(folder: Path, done: dict[str, dict[str, Any]], missing: list[str]) -> str:
+    reasons = sum((Counter(one["dropped"]) for one in done.values()), Counter[str]())
+    why = ", ".join(f"{n:,} windows have {reason}" for reason, n in reasons.most_common())
+    gone = f"; the annotations name recordings that are not there, such as {missing[0]!r}" if missing else ""
+    return f"no window of the {len(done)} recordings in {folder} is left ({why or 'nothing stands out in them'}){gone}"
 
 
 def prepare_one(task: Task) -> BadRecording | None:
@@ -276,10 +309,11 @@ def prepare_one(task: Task) -> BadRecording | None:
 def _prepare_one(task: Task) -> None:
     settings, length = task.settings, samples_in(task.settings.seconds)
     recording = Recording(task.path)
-    if settings.protocol == "peaks":
-        starts = peak_windows(recording, settings.seconds, settings.most)
+    of_name = tiles(settings.protocol)
+    if of_name is None:
+        starts = peak_windows(recording, settings.seconds, settings.most, scratch=task.parts)
     else:
-        starts = tile_windows(recording.length, settings.seconds)
+        starts = tile_windows(recording.length, *of_name)
     labels: list[list[str]] = [[] for _ in starts]
     dropped: Counter[str] = Counter()
     beyond = 0
@@ -295,14 +329,16 @@ def _prepare_one(task: Task) -> None:
         beyond = len(outside(finite, recording.duration))
     blocks = recording.blocks()
     shape = len(starts), length
-    prepared.write_part(task.parts, task.part, cut(blocks, starts, length), shape, settings.storage)
-    if settings.protocol != "peaks":
+    peaks = prepared.write_part(task.parts, task.part, cut(blocks, starts, length), shape, settings.storage)
+    if of_name is not None:
         deque(blocks, maxlen=0)  # a silent or broken-off recording shows at its end, where peaks have looked already
     content = {
         "fingerprint": task.fingerprint,
         "recording": task.recording,
+        "file": file_state(task.path),
         "duration": recording.duration,
         "starts": starts,
+        "peaks": peaks,
         "species": labels,
         "dropped": dropped,
         "beyond": beyond,
@@ -337,27 +373,30 @@ def _work(
 def _table(
     tasks: list[Task], done: dict[str, dict[str, Any]], by: str, described: Mapping[str, About]
 ) -> dict[str, list[Any]]:
-    table: dict[str, list[Any]] = {name: [] for name in prepared.COLUMNS}
+    table: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     groups = []
     for task in tasks:
         found = done.get(task.recording)
         if found is None:
             continue
         mine = described.get(task.recording) or About(task.recording)
-        for row, (start, species) in enumerate(zip(found["starts"], found["species"], strict=True)):
+        shown = task.recording.encode(errors="backslashreplace").decode()  # a name that is no text
+        windows = zip(found["starts"], found["species"], found["peaks"], strict=True)
+        for row, (start, species, peak) in enumerate(windows):
             seconds = start / SAMPLE_RATE
             values = (
-                task.recording,
+                shown,
                 seconds,
                 seconds + task.settings.seconds,
                 species,
                 "",
                 mine.source,
                 mine.licence,
+                peak,
                 task.part,
                 row,
             )
-            for name, value in zip(prepared.COLUMNS, values, strict=True):
+            for name, value in zip(COLUMNS, values, strict=True):
                 table[name].append(value)
             groups.append(mine.group or task.recording)
     adapt = split(groups, table["start"], by)

@@ -175,9 +175,14 @@ def annotations_in(name: str, folder: Path) -> Path:
     wanted = target_set(name)
     if wanted.annotations == "raven":
         return folder / "annotation_Files"
-    tables = sorted(folder.glob("*.csv")) if wanted.annotations == "caples" else [folder / "annotations.csv"]
-    if not tables or not tables[0].exists():
-        raise NotelaError(f"{folder} holds no annotations of {wanted.name}; expected annotations.csv there")
+    columns = _TABLES[wanted.annotations]
+    tables = [folder / "annotations.csv"]
+    if wanted.annotations == "caples":  # nobody knows what its table is called
+        tables = [path for path in _files(folder) if path.suffix.lower() == ".csv" and _begins_with(path, columns)]
+    if len(tables) != 1 or not tables[0].exists():
+        raise NotelaError(
+            f"{folder} holds no annotations of {wanted.name}; expected one table with the columns {', '.join(columns)}"
+        )
     return tables[0]
 
 

@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -167,7 +167,7 @@ def read_classes(path: str | Path) -> list[str] | list[Species]:
     """The names of a species list; or, from a CSV with the columns code, scientific, common, genus, family and order, a
     taxonomy of one's own (of frogs, say). Only the first two must be filled in."""
     lines = read_species_list(path)
-    header = [cell.strip() for cell in lines[0].split(",")]
+    header = [cell.strip().casefold() for cell in lines[0].split(",")]
     if not {"code", "scientific"} <= set(header):
         return lines
     unknown = [name for name in header if name not in Species._fields]
@@ -184,6 +184,33 @@ def read_classes(path: str | Path) -> list[str] | list[Species]:
     if not found:
         raise NotelaError(f"the taxonomy {path} holds no species; write one a line below the header")
     return found
+
+
+def places_of(classes: Sequence[Species], names: Iterable[str]) -> tuple[list[int], list[str]]:
+    """The places of a species list's names among a model's classes, and the names that it does not know.
+
+    A name counts if the model writes it so (code, scientific or common name), or if both mean one species of the
+    taxonomy: codes change from release to release, and a model keeps those that it was trained with.
+    """
+    names = list(dict.fromkeys(names))
+    own: dict[str, list[int]] = {}
+    for i, one in enumerate(classes):
+        for name in {plain(name) for name in (one.code, one.scientific, one.common)} - {""}:
+            own.setdefault(name, []).append(i)
+    meaning = resolve(one.code for one in classes).matched
+    by_species: dict[Species, list[int]] = {}
+    for i, one in enumerate(classes):
+        if one.code in meaning:
+            by_species.setdefault(meaning[one.code], []).append(i)
+    listed = resolve(names).matched
+    found: set[int] = set()
+    unknown = []
+    for name in names:
+        here = own.get(plain(name)) or (by_species.get(listed[name]) if name in listed else None)
+        here = here or [i for part in name.split("_") for i in own.get(plain(part), ())]  # Scientific name_Common name
+        found.update(here)
+        unknown += [] if here else [name]
+    return sorted(found), unknown
 
 
 def release() -> str:

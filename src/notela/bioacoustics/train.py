@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from notela import metrics
@@ -136,7 +137,16 @@ def evaluate(model: BirdClassifier, data: Prepared, rows: npt.NDArray[np.int64])
         for part in np.array_split(rows, max(1, len(rows) // 64))
     ]
     z, labels = torch.cat(logits), torch.from_numpy(data.labels(rows)).float()
-    return {name: metrics.BY_NAME[name](z, labels) for name in metrics.defined(labels)}
+    scores = {name: metrics.BY_NAME[name](z, labels) for name in metrics.defined(labels)}
+    return {**scores, "held-out loss": float(F.binary_cross_entropy_with_logits(z, labels))}
+
+
+def better(new: dict[str, float], old: dict[str, float], classes: int) -> bool:
+    """Whether an epoch's scores are better than an earlier one's: by mAP, which says nothing of a single class and
+    where AUROC takes its place; of equal ones by the loss."""
+    names = ("auroc",) if classes == 1 else ("map",)
+    keys = [([line[name] for name in names if name in line], -line["held-out loss"]) for line in (new, old)]
+    return keys[0] > keys[1]
 
 
 def read_noise(folder: Path, seconds: float, most: int = 500) -> tuple[npt.NDArray[np.float16], list[BadRecording]]:
@@ -154,7 +164,8 @@ def read_noise(folder: Path, seconds: float, most: int = 500) -> tuple[npt.NDArr
             except BadRecording as problem:
                 bad.append(problem)
     if not found:
-        raise NotelaError(f"none of the recordings in {folder} can be used as background (first: {bad[0]})")
+        why = f"first: {bad[0]}" if bad else "they begin with silence"
+        raise NotelaError(f"none of the recordings in {folder} can be used as background ({why})")
     return np.stack(found), bad
 
 
@@ -266,9 +277,8 @@ class _Run:
         return self.epoch >= settings.epochs or (self.epoch > 0 and self.epoch - self.best >= settings.patience)
 
     def finish_epoch(self, mean_loss: float, scores: dict[str, float]) -> None:
-        first = next(iter(scores))
         self.history.append({"epoch": self.epoch, "loss": mean_loss, **scores})
-        if self.best == 0 or scores[first] > self.history[self.best - 1][first]:
+        if self.best == 0 or better(scores, self.history[self.best - 1], len(self._model.classes)):
             self.best = self.epoch
             self.best_state = {name: value.clone() for name, value in self._model.state_dict().items()}
         with replacing(self._path) as aside, _writing():

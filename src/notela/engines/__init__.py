@@ -52,9 +52,10 @@ class Engine(Protocol):
         ...
 
 
-def attempt(work: Callable[[Any], Any], item: Any, cpus: int) -> Outcome:
-    """Work on one item with so many threads; what it raises becomes an error. (The engine knows the item.)"""
-    if "torch" in sys.modules:  # if not, it will read the environment
+def attempt(work: Callable[[Any], Any], item: Any, cpus: int | None) -> Outcome:
+    """Work on one item with so many threads (None: as many as there are); what it raises becomes an error. (The engine
+    knows the item.)"""
+    if cpus is not None and "torch" in sys.modules:  # if not, it will read the environment
         sys.modules["torch"].set_num_threads(cpus)
     start = time.perf_counter()
     try:
