@@ -32,13 +32,6 @@ def test_public_names_are_there_and_unknown_ones_are_not() -> None:
         _ = notela.adaptt
 
 
-def test_demo_prints_a_row_for_every_method() -> None:
-    shown = CliRunner().invoke(app, ["demo", "--seed", "1"])
-    assert shown.exit_code == 0, shown.output
-    for name in notela.methods.names():
-        assert name in shown.output
-
-
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     start = "from notela.cli import main; main()"
     return subprocess.run([sys.executable, "-c", start, *words], capture_output=True, text=True, check=False)
@@ -47,7 +40,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["bench", "digit"], "there is no suite 'digit'; choose one of cifar10c, digits, digits-multi"),
+        (["bench", "digit"], "there is no suite 'digit'; choose one of aviary, aviary-single, cifar10c, digits"),
         (["bench", "digits", "--trials", "few"], "trials='few' must be a whole number"),
         (["bench", "digits", "--engine", "ray", "--workers", "3"], "workers=3 is for the local engine"),
         (["bench", "digits", "--gpus", "1"], "address and gpus are for --engine ray"),

@@ -17,9 +17,9 @@ import soundfile
 from conftest import Here
 from notela.bioacoustics.annotations import read
 from notela.bioacoustics.audio import SAMPLE_RATE
-from notela.bioacoustics.aviary import DIFFICULTY, DOMAINS, Difficulty, folder_of, species, write_domain, write_focal
+from notela.bioacoustics.aviary import DIFFICULTY, DOMAINS, Difficulty, species, write_domain, write_focal
 from notela.bioacoustics.aviary.scene import Soundscape, Vocalisation, clarity, focal, soundscape
-from notela.bioacoustics.aviary.species import few
+from notela.bioacoustics.aviary.species import few, folder_of
 from notela.bioacoustics.prepare import prepare
 from notela.engines import Outcome, attempt
 from notela.errors import NotelaError
@@ -154,12 +154,13 @@ def test_one_place_makes_all_domains_harder() -> None:
         heard = [one.audible for each in made for one in each.vocalisations]
         return len(heard), float(np.mean(heard))
 
-    number, usual = share(DIFFICULTY)
-    assert share(replace(DIFFICULTY, louder=60.0)) == (number, 0.0)
-    assert share(replace(DIFFICULTY, farther=400.0)) == (number, 0.0)
-    assert share(replace(DIFFICULTY, louder=15.0))[1] < usual
-    assert share(replace(DIFFICULTY, audible=20.0))[1] < usual
-    assert share(replace(DIFFICULTY, density=4.0))[0] > 2 * number
+    far = replace(DIFFICULTY, farther=1.5)
+    number, usual = share(far)
+    assert share(replace(far, louder=60.0)) == (number, 0.0)
+    assert share(replace(far, farther=400.0)) == (number, 0.0)
+    assert share(replace(far, louder=15.0))[1] < usual <= share(DIFFICULTY)[1]
+    assert share(replace(far, audible=20.0))[1] < usual
+    assert share(replace(far, density=4.0))[0] > 2 * number
 
 
 def test_clarity_is_the_share_of_energy_that_stands_out() -> None:

@@ -129,7 +129,7 @@ def names() -> list[str]:
     """The suites that need no file of the user's.
 
     >>> names()
-    ['cifar10c', 'digits', 'digits-multi', 'domainnet', 'imagenet', 'office-home', 'visda']
+    ['aviary', 'aviary-single', 'cifar10c', 'digits', 'digits-multi', 'domainnet', 'imagenet', 'office-home', 'visda']
     """
     from notela.bench import suites
 

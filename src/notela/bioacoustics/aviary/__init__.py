@@ -6,7 +6,7 @@ are.
 """
 
 from notela.bioacoustics.aviary.domains import DIFFICULTY, DOMAINS, VALIDATION, Difficulty, Domain
-from notela.bioacoustics.aviary.species import SPECIES, by_name, folder_of, species
+from notela.bioacoustics.aviary.species import SPECIES, species
 from notela.bioacoustics.aviary.world import write_domain, write_focal
 
 __all__ = [
@@ -16,8 +16,6 @@ __all__ = [
     "VALIDATION",
     "Difficulty",
     "Domain",
-    "by_name",
-    "folder_of",
     "species",
     "write_domain",
     "write_focal",

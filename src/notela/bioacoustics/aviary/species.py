@@ -119,12 +119,6 @@ def folder_of(one: Species) -> str:
     return one.scientific.replace(" ", "_")
 
 
-@functools.cache
-def by_name() -> dict[str, Species]:
-    """Species by code, scientific name and folder: `taxonomy.resolve` knows real birds alone."""
-    return {name: one for one in species() for name in (one.code, one.scientific, folder_of(one))}
-
-
 def few() -> tuple[int, ...]:
     """The numbers of the species with few recordings."""
     return tuple(range(3, SPECIES, SPECIES // FEW))[:FEW]

@@ -27,6 +27,7 @@ from notela.bioacoustics.aviary.domains import DIFFICULTY, DOMAINS, Difficulty
 from notela.bioacoustics.aviary.scene import Vocalisation, focal, soundscape
 from notela.bioacoustics.aviary.species import SPECIES, few, folder_of, species
 from notela.engines import Engine
+from notela.engines.here import Here
 from notela.errors import NotelaError, check_choice, check_integer
 from notela.runs import replacing
 
@@ -173,17 +174,10 @@ def _claim(folder: Path, made_with: dict[str, object]) -> None:
 def _work(
     work: Callable[..., None], tasks: Sequence[object], total: int, engine: Engine | None, progress: Progress | None
 ) -> None:
-    """Do what is missing, here or on an engine."""
+    """Do what is missing."""
     done = total - len(tasks)
-    if engine is None:
-        for task in tasks:
-            work(task)
-            done += 1
-            if progress is not None:
-                progress(done, total)
-        return
-    with engine:
-        for outcome in engine.map(work, tasks):
+    with engine or Here() as place:
+        for outcome in place.map(work, tasks):
             if outcome.error is not None:
                 raise NotelaError(f"{outcome.error}; mend that and run it again, it goes on from here")
             done += 1
