@@ -445,7 +445,7 @@ def test_two_processes_on_one_folder(small: Path, undisturbed: Path, tmp_path: P
     both = [subprocess.Popen(command(small, tmp_path), stderr=subprocess.PIPE, text=True) for _ in range(2)]
     said = [process.communicate(timeout=300)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
-    assert sum("another notela bench is at work" in text for text in said) == 1
+    assert sum("another notela is at work" in text for text in said) == 1
     same(tmp_path, undisturbed)
 
 
