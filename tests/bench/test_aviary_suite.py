@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import notela
 from notela import demo
+from notela.bench import plan
 from notela.bench.runner import bench
 from notela.bench.suite import find
 from notela.bench.suites import _recordings, aviary
@@ -48,6 +49,13 @@ def test_one_place_validates_and_six_test() -> None:
         assert len(suite.test) == 6
         assert set(suite.test) | set(suite.validation) == set(DOMAINS)
         assert suite.class_names == tuple(one.scientific for one in species())
+
+
+def test_published_settings_are_those_for_sound() -> None:
+    for name, preset in (("aviary", "audio-multilabel"), ("aviary-single", "audio-singlelabel")):
+        protocol = plan.make(find(name), name, trials=0)
+        for method in notela.methods.names():
+            assert protocol.candidates(method) == [notela.methods.preset(method, preset)]
 
 
 def test_the_source_is_one_small_file_that_knows_all_species() -> None:

@@ -95,6 +95,7 @@ class Protocol:
     levels: dict[str, list[Any]] = field(default_factory=dict)
     published: dict[str, dict[str, float]] = field(default_factory=dict)
     published_by: str = ""
+    preset: str = ""
 
     # ---- what is compared
 
@@ -115,7 +116,10 @@ class Protocol:
     def candidates(self, method: str) -> list[Preset]:
         """The points of a method's grid that are tried: the first `trials` of a seeded order, so that asking for more
         later repeats nothing. Without a search, the published settings."""
-        points = list(grid(method)) if self.searched else [methods.resolve(method, self.task)]
+        if self.searched:
+            points = list(grid(method))
+        else:
+            points = [methods.preset(method, self.preset) if self.preset else methods.resolve(method, self.task)]
         if self.trials and self.trials < len(points):
             random.Random(f"{SEARCH_SEED} {method}").shuffle(points)
             points = points[: self.trials]
@@ -238,6 +242,7 @@ def make(
         levels={name: list(level) for name, level in suite.levels.items()},
         published={place: dict(values) for place, values in suite.published.items()},
         published_by=suite.published_by,
+        preset=suite.preset,
     )
 
 

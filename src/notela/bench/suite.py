@@ -80,6 +80,8 @@ class Suite:
     """By test domain (or "average") and method: what others reported, in per cent, to stand beside it in a table."""
     published_by: str = ""
     """Who reported that, with which model."""
+    preset: str = ""
+    """Which published settings are taken without a search; by the task alone, if it is not said."""
 
     def evaluator(self, domain: Domain) -> Evaluator:
         """The object that holds a domain's held-out labels."""

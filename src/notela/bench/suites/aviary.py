@@ -59,6 +59,7 @@ def make(name: str, task: Task, metrics: tuple[str, ...], data: Path) -> Suite:
         validation={code: make for code, make in places.items() if code == aviary.VALIDATION},
         test={code: make for code, make in places.items() if code != aviary.VALIDATION},
         source=partial(_focal, data, task),
+        preset=f"audio-{task}",
     )
 
 
