@@ -9,6 +9,7 @@ folder/failures.csv                       recordings that could not be used, eac
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -77,19 +78,19 @@ class Rows:
 
     def __init__(self, path: Path, width: int, kind: str, count: int) -> None:
         self.path, self._width, self._kind, self.count = path, width, kind, count
-        with self._writing(), open(path, "ab"):
+        with _writing(self.path), open(path, "ab"):
             pass
         self.cut(count)
 
     def append(self, rows: npt.NDArray[Any]) -> None:
         """Some rows more; they count once `keep` was called."""
-        with self._writing(), open(self.path, "ab") as file:
+        with _writing(self.path), open(self.path, "ab") as file:
             file.write(np.ascontiguousarray(rows, self._kind).tobytes())
         self.count += len(rows)
 
     def cut(self, count: int) -> None:
         """Only so many rows stay."""
-        with self._writing():
+        with _writing(self.path):
             os.truncate(self.path, _HEADER + count * self._width * np.dtype(self._kind).itemsize)
         self.count = count
 
@@ -97,27 +98,18 @@ class Rows:
         """Say in the header how many rows there are, and see to it that all is on the disk."""
         form = f"{{'descr': '{self._kind}', 'fortran_order': False, 'shape': ({self.count}, {self._width}), }}"
         header = b"\x93NUMPY\x01\x00" + (_HEADER - 10).to_bytes(2, "little") + form.encode()
-        with self._writing(), open(self.path, "r+b") as file:
+        with _writing(self.path), open(self.path, "r+b") as file:
             file.write(header.ljust(_HEADER - 1) + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
-    def _writing(self) -> Any:
-        return _Writing(self.path)
 
-
-class _Writing:
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
     """A full disk is one sentence."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            raise NotelaError(
-                f"cannot write {self._path} ({error.strerror}); make room and run the same command again, it goes on "
-                "from here"
-            ) from error
+    try:
+        yield
+    except OSError as error:
+        raise NotelaError(
+            f"cannot write {path} ({error.strerror}); make room and run the same command again, it goes on from here"
+        ) from error
