@@ -11,7 +11,6 @@ from rich.table import Table
 
 from notela import methods
 from notela.bench.suites import aviary
-from notela.bench.suites._recordings import domain
 from notela.bioacoustics.aviary import DOMAINS
 from notela.bioacoustics.terminal import stoppable
 from notela.engines.local import Local
@@ -35,7 +34,7 @@ def run(seed: int = 0, quick: bool = False, data: Path = aviary.CACHE / "demo") 
         with console.status(f"making {recordings} soundscapes of {title}, a minute each"):
             windows = aviary.soundscapes(folder, PLACE, recordings, engine=Local())
         with console.status(f"spectrograms of {len(windows)} windows of 5 s"):
-            place = domain(windows, aviary.classifier(), "multilabel", None, folder / "pictures")
+            place = aviary.on_pictures(windows, folder, "multilabel")
         evaluator = Evaluator(place.test, place.test_labels, task="multilabel")
         table = Table(
             title=f"{title}: {len(place.test)} held-out windows, %",

@@ -204,7 +204,9 @@ def adapt(
 @app.command()
 def embed(
     model: Annotated[str, typer.Argument(help="birdnet, a classifier's file, or a BirdSet EfficientNet.")],
-    folder: Annotated[Path, typer.Argument(help="Recordings, or a prepared data set.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Recordings, a prepared data set, or embeddings of another model (.npz, .parquet).")
+    ],
     to: Annotated[Path, typer.Option(help="Folder of the embeddings.")],
     step: Annotated[
         float | None, typer.Option(help="Seconds between windows.", show_default="the model's window")
@@ -223,6 +225,8 @@ def embed(
       notela embed birdnet recordings --to site1
 
       notela adapt site1/head.safetensors site1 --to adapted.safetensors --species list.txt
+
+      notela embed perch site2.npz --to site2
     """
     from notela.bioacoustics import embed_command
 

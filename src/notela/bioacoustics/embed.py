@@ -101,7 +101,7 @@ def embed(
         windows = _OfFolder(source, model, step or model.window)
     settings = {"model": model.name, "identity": model.identity, "windows": windows.protocol}
     with only_one(to):
-        _same_settings(to, settings)
+        same_settings(to, settings)
         lines = Lines(to / "done.jsonl")
         known = {(line["recording"], line["state"]): line for line in lines}
         count = max((line["first"] + len(line["starts"]) for line in known.values()), default=0)
@@ -266,7 +266,7 @@ def _scaled(windows: Samples) -> Samples:
     return scaled
 
 
-def _same_settings(to: Path, settings: dict[str, Any]) -> None:
+def same_settings(to: Path, settings: dict[str, Any]) -> None:
     """Rows in a folder are of one model and one kind of windows."""
     path = to / "settings.json"
     try:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from notela.bioacoustics import detections, embeddings, head, model
+from notela.bioacoustics import brought, detections, embeddings, head, model
 from notela.bioacoustics.annotations import Box
 from notela.bioacoustics.birdnet import LICENCE, NAME, BirdNet
 from notela.bioacoustics.embed import Embedder, OfClassifier
@@ -32,8 +32,11 @@ from notela.loop import adapt as adapt_model
 
 
 def embed(source: str, folder: Path, to: Path, *, step: float | None, device: str | None) -> None:
-    """Recordings, or a prepared set → embeddings and logits."""
+    """Recordings, or a prepared set → embeddings and logits; or those of another program → the same form."""
     console, start = Console(), time.monotonic()
+    if folder.suffix in brought.ENDINGS and folder.is_file():
+        _bring(console, source, folder, to, step)
+        return
     embedder: Embedder
     if source == NAME:
         console.print(LICENCE, highlight=False)
@@ -58,6 +61,23 @@ def embed(source: str, folder: Path, to: Path, *, step: float | None, device: st
         f"{len(report.embedded):,} windows of {report.recordings:,} recordings ({report.done_before:,} were done "
         f"before), {embedder.dimensions:,} numbers and {len(embedder.outputs):,} logits each, are in {to}; its "
         f"head.safetensors is the model's own last layer, for predict and adapt ({time.monotonic() - start:.0f} s)",
+        highlight=False,
+    )
+
+
+def _bring(console: Console, model: str, file: Path, to: Path, step: float | None) -> None:
+    if step is not None:
+        raise NotelaError(f"step={step:g} is for recordings; the windows of {file} are cut already")
+    with console.status(f"reading {file}"):
+        data, own, names = brought.bring(file, to, model)
+        if own is not None:
+            head.save(own, to / "head.safetensors")
+    if data.classes:
+        console.print(names.summary(), highlight=False, markup=False)
+    has = "; its head.safetensors is the model's own last layer, for predict and adapt" if own is not None else ""
+    console.print(
+        f"{len(data):,} windows of {len(set(data.table['recording'])):,} recordings, {data.manifest['dimensions']:,} "
+        f"numbers each, {'with' if data.classes else 'without'} labels, are in {to} as embeddings of {model}{has}",
         highlight=False,
     )
 

@@ -22,7 +22,7 @@ from notela.bioacoustics.audio import SAMPLE_RATE, BadRecording, Recording, file
 from notela.bioacoustics.failures import write_failures
 from notela.bioacoustics.labels import SPLITS, UNKNOWN, label_windows, match, outside, single_label, split
 from notela.bioacoustics.prepared import STORAGES, Prepared, Storage
-from notela.bioacoustics.taxonomy import Resolved, Species, plain, release, resolve
+from notela.bioacoustics.taxonomy import Resolved, Species, nameless, plain, release, resolve
 from notela.bioacoustics.window_table import COLUMNS, FORMAT
 from notela.bioacoustics.windows import cut, peak_windows, samples_in, tile_windows, tiles
 from notela.engines import Engine
@@ -233,15 +233,11 @@ def _species(
     listed = None
     if wanted is not None:
         listed = resolve((one for one in wanted if not isinstance(one, Species)), strict=strict)
-        classes = [one if isinstance(one, Species) else listed.matched.get(one) or _nameless(one) for one in wanted]
+        classes = [one if isinstance(one, Species) else listed.matched.get(one) or nameless(one) for one in wanted]
     else:
         known = {one.code: one for one in found.matched.values()}
-        classes = [known.get(code) or _nameless(code) for code in sorted(set(codes.values()))]
+        classes = [known.get(code) or nameless(code) for code in sorted(set(codes.values()))]
     return None if labels is None else found, listed, codes, tuple(dict.fromkeys(classes))
-
-
-def _nameless(name: str) -> Species:
-    return Species(name, name, "", "", "", "")
 
 
 def _unidentified(box: Box) -> bool:

@@ -186,8 +186,19 @@ def read_classes(path: str | Path) -> list[str] | list[Species]:
     return found
 
 
+def nameless(name: str) -> Species:
+    """A class that no list knows, by its own name."""
+    return Species(name, name, "", "", "", "")
+
+
 def places_of(classes: Sequence[Species], names: Iterable[str]) -> tuple[list[int], list[str]]:
-    """The places of a species list's names among a model's classes, and the names that it does not know.
+    """The places of a species list's names among a model's classes, and the names that it does not know."""
+    found = outputs_of(classes, names)
+    return sorted({i for here in found.values() for i in here}), [name for name, here in found.items() if not here]
+
+
+def outputs_of(classes: Sequence[Species], names: Iterable[str]) -> dict[str, list[int]]:
+    """For each name, its places among a model's classes; none if it does not know it.
 
     A name counts if the model writes it so (code, scientific or common name), or if both mean one species of the
     taxonomy: codes change from release to release, and a model keeps those that it was trained with.
@@ -203,14 +214,11 @@ def places_of(classes: Sequence[Species], names: Iterable[str]) -> tuple[list[in
         if one.code in meaning:
             by_species.setdefault(meaning[one.code], []).append(i)
     listed = resolve(names).matched
-    found: set[int] = set()
-    unknown = []
+    found = {}
     for name in names:
         here = own.get(plain(name)) or (by_species.get(listed[name]) if name in listed else None)
-        here = here or [i for part in name.split("_") for i in own.get(plain(part), ())]  # Scientific name_Common name
-        found.update(here)
-        unknown += [] if here else [name]
-    return sorted(found), unknown
+        found[name] = here or [i for part in name.split("_") for i in own.get(plain(part), ())]  # Scientific_Common
+    return found
 
 
 def release() -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from torch import nn
 
 from notela.bench.suite import Domain, Suite
-from notela.bench.suites._recordings import domain
+from notela.bench.suites._recordings import domain, pictures
 from notela.bioacoustics import aviary, train
 from notela.bioacoustics import model as models
 from notela.bioacoustics.annotations import read
@@ -75,7 +75,12 @@ def network() -> nn.Module:
 
 
 def _place(data: Path, code: str, task: Task) -> Domain:
-    return domain(soundscapes(data, code), classifier(), task, None, data / "pictures")
+    return on_pictures(soundscapes(data, code), data, task)
+
+
+def on_pictures(windows: Prepared, data: Path, task: Task) -> Domain:
+    """Windows as a domain of the source classifier; `data` keeps their pictures."""
+    return domain(windows, classifier().classes, pictures(windows, classifier(), data / "pictures"), task)
 
 
 def soundscapes(
@@ -102,7 +107,7 @@ def _focal(data: Path, task: Task) -> Domain:
         ready = prepare(
             folder, data / "held-out.windows", Here(), focal=True, species=aviary.species(), settings=settings
         )
-    return domain(ready.prepared, classifier(), task, None, data / "pictures")
+    return on_pictures(ready.prepared, data, task)
 
 
 def train_source(data: Path) -> BirdClassifier:

@@ -21,6 +21,16 @@
 Single-label folders hold a sub-folder of files for each class; multi-label ones hold files and a `labels.csv` with the
 columns `file` and `labels` (joined by ";"). Paths are relative to the TOML file. Files are split 75/25 by a stable
 hash of their names.
+
+Where `model` is a bird classifier or a head on embeddings, folders are those of `notela prepare` or `notela embed`:
+
+    task = "multilabel"
+    model = "birds.safetensors"             # brings its classes and its preprocessing
+    score_empty = false                     # optional: windows that hold no species are adapted on but not scored
+
+    [test]
+    site1 = "site1.windows"
+    "site1, all" = {folder = "site1.windows", held_out = false}    # scored on the windows that were adapted on
 """
 
 from __future__ import annotations
@@ -30,6 +40,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import tomllib
 from collections.abc import Callable
@@ -44,11 +55,14 @@ from torch import nn
 
 from notela.bench.files import domain as domain_of_files
 from notela.bench.suite import Domain, Suite
+from notela.bench.suites import _recordings
 from notela.errors import NotelaError, check_choice
 from notela.vision.folders import class_folders, labelled_images
 from notela.vision.preprocessing import read_image
 
-_KEYS = {"name", "task", "classes", "model", "weights", "preprocess", "source", "settings", "validation", "test"}
+_KEYS = {"name", "task", "model", "source", "settings", "validation", "test"}
+_OF_FILES = {"classes", "weights", "preprocess"}
+_OF_RECORDINGS = {"score_empty"}
 
 
 def read(path: Path) -> Suite:
@@ -59,44 +73,97 @@ def read(path: Path) -> Suite:
         raise NotelaError(f"{path} does not exist; its form: docs/bench.md") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise NotelaError(f"{path} cannot be read as TOML: {error}") from error
-    for key in sorted({"task", "classes", "model", "preprocess", "test"} - content.keys()):
+    for key in sorted({"task", "model", "test"} - content.keys()):
         raise NotelaError(f"{path} has no {key!r}; its form: docs/bench.md")
-    for key in sorted(content.keys() - _KEYS):
-        raise NotelaError(f"{path} has an unknown key {key!r}; known: {', '.join(sorted(_KEYS))}")
+    birds = isinstance(content["model"], str) and re.search(r":\w+$", content["model"]) is None
+    known = _KEYS | (_OF_RECORDINGS if birds else _OF_FILES)
+    for key in sorted(content.keys() - known):
+        if key in _OF_FILES:
+            raise NotelaError(
+                f"{path} has {key!r}, and model = {content['model']!r} is no function ('file.py:name'): a bird "
+                "classifier brings its own"
+            )
+        raise NotelaError(f"{path} has an unknown key {key!r}; known: {', '.join(sorted(known))}")
     check_choice("task", content["task"], ("singlelabel", "multilabel"))
     for key in ("validation", "test") if "validation" in content else ("test",):
         if not isinstance(content[key], dict) or not content[key]:
             raise NotelaError(f"[{key}] in {path} must name at least one folder: north = 'data/north'")
-        for name, folder in content[key].items():
-            if not isinstance(folder, str):
-                raise NotelaError(f"{name} = {folder!r} in {path} is not the path of a folder")
     settings = content.get("settings", {})
     if not isinstance(settings, dict):
         raise NotelaError(f"settings = {settings!r} in {path} must be a table: {{epochs = 10, batch_size = 64}}")
     for key in sorted(settings.keys() - {"epochs", "batch_size"}):
         raise NotelaError(f"settings in {path} has {key!r}; the grid searches everything but epochs and batch_size")
-    root, task, validation = path.resolve().parent, content["task"], content.get("validation", {})
-    for name, folder in content["test"].items():
-        for other, same in validation.items():
+    root, task = path.resolve().parent, content["task"]
+    places = {
+        key: {name: _place(name, given, path, birds) for name, given in content.get(key, {}).items()}
+        for key in ("validation", "test")
+    }
+    for name, (folder, _) in places["test"].items():
+        for other, (same, _) in places["validation"].items():
             if (root / folder).resolve() == (root / same).resolve():
                 raise NotelaError(f"{name} and {other} in {path} are the same folder, and one is for validation")
-    names = _class_names(content["classes"], root)
-    prepare = _preprocessing(content["preprocess"], root)
-    images = isinstance(content["preprocess"], dict)
-    place = partial(_domain, task=task, names=names, prepare=prepare, images=images)
+    form = _of_recordings(content, root) if birds else _of_files(content, root)
+    make = form.pop("place")
+    domains = {
+        key: {name: partial(make, root / folder, **which) for name, (folder, which) in found.items()}
+        for key, found in places.items()
+    }
     return Suite(
         name=content.get("name", path.stem),
         task=task,
         metrics=("accuracy",) if task == "singlelabel" else ("map", "cmap", "auroc", "top1"),
-        protocol="files split 75 / 25 by a stable hash of their names; all outputs kept",
-        class_names=tuple(names),
-        model=partial(_model, content["model"], content.get("weights"), root),
-        validation={name: partial(place, root / folder) for name, folder in validation.items()},
-        test={name: partial(place, root / folder) for name, folder in content["test"].items()},
-        source=partial(place, root / content["source"]) if "source" in content else None,
+        validation=domains["validation"],
+        test=domains["test"],
+        source=partial(make, root / content["source"]) if "source" in content else None,
         overrides=settings,
-        identity=_hash_of_code([content["model"], content["preprocess"]], root),
+        **form,
     )
+
+
+def _place(name: str, given: Any, path: Path, birds: bool) -> tuple[str, dict[str, bool]]:
+    """The folder of a domain, and how it is used."""
+    if isinstance(given, str):
+        return given, {}
+    if not birds or not isinstance(given, dict):
+        raise NotelaError(f"{name} = {given!r} in {path} is not the path of a folder")
+    if given.keys() != {"folder", "held_out"} or not isinstance(given["folder"], str) or given["held_out"] is not False:
+        raise NotelaError(f"{name} in {path} must be a folder, or {{folder = '...', held_out = false}}")
+    return given["folder"], {"held_out": False}
+
+
+def _of_files(content: dict[str, Any], root: Path) -> dict[str, Any]:
+    """What is special about a suite of files and a function that makes the model."""
+    for key in sorted({"classes", "preprocess"} - content.keys()):
+        raise NotelaError(f"the TOML file has no {key!r}; its form: docs/bench.md")
+    names = _class_names(content["classes"], root)
+    prepare = _preprocessing(content["preprocess"], root)
+    images = isinstance(content["preprocess"], dict)
+    return {
+        "place": partial(_domain, task=content["task"], names=names, prepare=prepare, images=images),
+        "protocol": "files split 75 / 25 by a stable hash of their names; all outputs kept",
+        "class_names": tuple(names),
+        "model": partial(_model, content["model"], content.get("weights"), root),
+        "identity": _hash_of_code([content["model"], content["preprocess"]], root),
+    }
+
+
+def _of_recordings(content: dict[str, Any], root: Path) -> dict[str, Any]:
+    """What is special about a suite of recordings and a bird classifier, or a head on embeddings."""
+    score_empty = content.get("score_empty", True)
+    if not isinstance(score_empty, bool):
+        raise NotelaError(f"score_empty = {score_empty!r} must be true or false")
+    given, task = content["model"], content["task"]
+    model = str(root / given) if (root / given).exists() or given.endswith(".safetensors") else given  # a hub's, then
+    first = next(iter(content["test"].values()))
+    same = [name for name, one in content["test"].items() if isinstance(one, dict)]
+    phrase = _recordings.phrase(model, root / (first if isinstance(first, str) else first["folder"]), task, score_empty)
+    return {
+        "place": partial(_recordings.place, model, task=task, score_empty=score_empty),
+        "protocol": phrase + (f"; {', '.join(same)}: scored on the windows that were adapted on" if same else ""),
+        "class_names": tuple(one.scientific for one in _recordings.source(model).classes),
+        "model": partial(_recordings.network, model),
+        "preset": f"audio-{task}",
+    }
 
 
 def _domain(folder: Path, task: str, names: list[str], prepare: Callable[[Path], Any], images: bool) -> Domain:

@@ -1,0 +1,221 @@
+"""Suites of recordings: a user's prepared sets and embeddings by a TOML file, and the published sets by name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import Here
+from notela.bench import plan
+from notela.bench.runner import bench
+from notela.bench.suite import Loaded, find
+from notela.bench.suites import _recordings, birds
+from notela.bioacoustics import head, model, prepared
+from notela.bioacoustics.annotations import Box
+from notela.bioacoustics.embed import OfClassifier, embed
+from notela.bioacoustics.model import BirdClassifier
+from notela.bioacoustics.prepare import Settings, prepare
+from notela.bioacoustics.taxonomy import resolve
+from notela.errors import NotelaError
+
+sys.path.append(str(Path(__file__).parents[1] / "bioacoustics"))
+from sounds import PITCH, focal, sing
+
+SPECIES = ["Turdus merula", "Parus major", "Corvus corone"]
+TOML = {
+    "sound": 'task = "multilabel"\nmodel = "birds.safetensors"\ntest.s = "scapes.windows"\n',
+    "single": 'task = "singlelabel"\nmodel = "birds.safetensors"\ntest.s = "scapes.windows"\n',
+    "embedded": 'task = "multilabel"\nmodel = "head.safetensors"\ntest.s = "scapes.embedded"\n',
+    "choices": """
+        task = "multilabel"
+        model = "head.safetensors"
+        score_empty = false
+        [test]
+        s = "scapes.embedded"
+        "s, all" = {folder = "scapes.embedded", held_out = false}
+    """,
+}
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier of four species, a prepared set of three of them with empty windows, and its embeddings."""
+    here = tmp_path_factory.mktemp("birds")
+    torch.manual_seed(0)
+    classes = list(resolve(["Strix aluco", *SPECIES]).matched.values())
+    model.save(BirdClassifier(classes, front_end_name="logmel", window=3.0), here / "birds.safetensors")
+    boxes = []
+    pitches = list(PITCH.values())
+    for i in range(40):
+        calls = [(1.0, pitches[i % 3]), (4.0, pitches[(i + i // 3) % 3])]
+        sing(here / "scapes" / f"{i}.wav", 9, calls, seed=i)
+        boxes += [Box(f"{i}.wav", at, at + 0.5, SPECIES[pitches.index(pitch)]) for at, pitch in calls]
+    settings = Settings("tiles-3s", 3.0)
+    prepare(here / "scapes", here / "scapes.windows", Here(), boxes=boxes, species=SPECIES, settings=settings)
+    classifier = model.load(here / "birds.safetensors")
+    listener = OfClassifier(classifier, "cpu")
+    embed(listener, here / "scapes.windows", here / "scapes.embedded")
+    last = classifier.heads["species"]
+    own = head.own_head(last.weight.detach().numpy(), last.bias.detach().numpy(), classes, listener.identity)
+    head.save(own, here / "head.safetensors")
+    for name, text in TOML.items():
+        (here / f"{name}.toml").write_text(text)
+    return here
+
+
+def test_a_prepared_set_is_a_domain(here: Path) -> None:
+    suite = find(str(here / "sound.toml"))
+    data = prepared.read(here / "scapes.windows")
+    assert suite.class_names == ("Strix aluco", *SPECIES)
+    assert "windows of 3 s, protocol tiles-3s; split 75 / 25 by-recording" in suite.protocol
+    place = suite.test["s"]()
+    assert place.classes == [1, 2, 3]  # no owls there
+    assert (len(place.adapt), len(place.test)) == (len(data.rows("adapt")), len(data.rows("test")))
+    codes = [one.code for one in model.load(here / "birds.safetensors").classes]
+    for rows, labels in ((data.rows("adapt"), place.adapt_labels), (data.rows("test"), place.test_labels)):
+        for row, line in zip(rows, labels, strict=True):
+            assert {codes[c] for c in line.nonzero().flatten().tolist()} == set(data.table["species"][row])
+    assert plan.make(suite, "sound.toml").candidates("notela")[0].method.k == 5  # type: ignore[attr-defined]  # audio's
+    with torch.no_grad():
+        sound = torch.from_numpy(np.stack([data.samples(int(row)) for row in data.rows("test")]))
+        expected = model.load(here / "birds.safetensors")(sound)
+        np.testing.assert_allclose(suite.model().eval()(place.test.float()), expected, atol=0.02)
+
+
+def test_embeddings_are_a_domain_of_the_head_on_them(here: Path) -> None:
+    suite = find(str(here / "embedded.toml"))
+    place, sound = suite.test["s"](), find(str(here / "sound.toml")).test["s"]()
+    assert torch.equal(place.test_labels, sound.test_labels)
+    with torch.no_grad():
+        logits = suite.model().eval()(place.test)
+        heard = find(str(here / "sound.toml")).model().eval()(sound.test.float())
+    np.testing.assert_allclose(logits, heard, atol=0.02)
+    assert "as embeddings of small" in suite.protocol
+
+
+def test_empty_windows_and_held_out_ones_are_a_choice(here: Path) -> None:
+    suite = find(str(here / "choices.toml"))
+    part, whole = suite.test["s"](), suite.test["s, all"]()
+    data = prepared.read(here / "scapes.windows")
+    holds = data.labels().any(1)
+    assert 0 < (~holds).sum() < len(data)
+    assert len(part.adapt) == len(data.rows("adapt"))
+    assert len(part.test) == int(holds[data.rows("test")].sum())
+    assert (len(whole.adapt), len(whole.test)) == (len(data), int(holds.sum()))
+    assert "s, all: scored on the windows that were adapted on" in suite.protocol
+    assert part.fingerprint() != whole.fingerprint()
+
+
+def test_single_label_keeps_windows_of_one_species(here: Path) -> None:
+    place = find(str(here / "single.toml")).test["s"]()
+    data = prepared.read(here / "scapes.windows")
+    one = data.labels().sum(1) == 1
+    assert len(place.adapt) == int(one[data.rows("adapt")].sum())
+    assert place.adapt_labels.ndim == 1
+
+
+def test_inputs_too_large_for_memory_are_read_from_the_disk(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    near = find(str(here / "sound.toml")).test["s"]()
+    monkeypatch.setattr(_recordings, "_IN_MEMORY", 0)
+    far = find(str(here / "sound.toml")).test["s"]()
+    assert len(far.test) == len(near.test)
+    assert all(torch.equal(far.test[i], near.test[i]) for i in range(len(near.test)))
+
+
+def test_both_kinds_run_through_the_bench(here: Path, tmp_path: Path) -> None:
+    for name in ("sound", "choices"):
+        failures = bench(str(here / f"{name}.toml"), tmp_path / name, Here(), methods=["adabn", "notela"], seeds=1)
+        assert failures == []
+        records = [json.loads(line) for line in (tmp_path / name / "test.jsonl").read_text().splitlines()]
+        assert {(r["domain"], r["settings"]["method"]) for r in records} >= {("s", "source"), ("s", "notela")}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('model = "no.safetensors"\ntest.s = "scapes.windows"', "no.safetensors does not exist"),
+        ('model = "birds.safetensors"\ntest.s = "scapes"', "is not a prepared data set: manifest.json is missing"),
+        (
+            'model = "birds.safetensors"\ntest.s = "scapes.embedded"',
+            "holds a set of embeddings, not a prepared data set",
+        ),
+        ('model = "head.safetensors"\ntest.s = "scapes.windows"', "holds a prepared data set, not a set of embeddings"),
+        ('model = "birds.safetensors"\nclasses = ["a"]\ntest.s = "x"', "a bird classifier brings its own"),
+        ('model = "birds.safetensors"\nscore_empty = 1\ntest.s = "x"', "score_empty = 1 must be true or false"),
+        ('model = "birds.safetensors"\ntest.s = {folder = "x"}', r"must be a folder, or \{folder"),
+        ('model = "birds.safetensors"\ncolour = 1\ntest.s = "x"', "unknown key 'colour'; known: .*score_empty"),
+    ],
+)
+def test_mistakes_are_named(here: Path, text: str, message: str) -> None:
+    (here / "wrong.toml").write_text(f'task = "multilabel"\n{text}\n')
+    with pytest.raises(NotelaError, match=message):
+        find(str(here / "wrong.toml"))
+
+
+def test_species_that_the_model_lacks_and_windows_that_are_too_short_are_refused(here: Path, tmp_path: Path) -> None:
+    ready = prepare(focal(tmp_path / "f", each=2), tmp_path / "w", Here(), focal=True, settings=Settings(seconds=3.0))
+    one = BirdClassifier(list(resolve(["Parus major"]).matched.values()), front_end_name="logmel", window=3.0)
+    model.save(one, tmp_path / "one.safetensors")
+    with pytest.raises(NotelaError, match="has the species '.*', which the model does not know; prepare it"):
+        _recordings.place(str(tmp_path / "one.safetensors"), tmp_path / "w", "multilabel")
+    longer = BirdClassifier(ready.prepared.classes, front_end_name="logmel", window=5.0)
+    model.save(longer, tmp_path / "longer.safetensors")
+    with pytest.raises(NotelaError, match="has windows of 3 s and the model listens to 5 s; prepare it"):
+        _recordings.place(str(tmp_path / "longer.safetensors"), tmp_path / "w", "multilabel")
+    prepare(tmp_path / "f", tmp_path / "bare", Here(), settings=Settings(seconds=5.0))
+    with pytest.raises(NotelaError, match="has no labels to score with"):
+        _recordings.place(str(tmp_path / "longer.safetensors"), tmp_path / "bare", "multilabel")
+
+
+# ---- the published sets
+
+
+@pytest.fixture(scope="module")
+def published(here: Path) -> Path:
+    for name in ("SNE", "POW", "HSN"):
+        (here / f"{name}.windows").symlink_to(here / "scapes.windows")
+    (here / "SNE.embedded").symlink_to(here / "scapes.embedded")
+    return here
+
+
+def test_published_sets_are_found_by_name(published: Path) -> None:
+    suite = find(f"birds?data={published}&sets=SNE,pow")
+    assert (suite.name, list(suite.validation), list(suite.test)) == ("birds", ["HSN"], ["SNE", "POW"])
+    assert suite.published["SNE"]["notela"] == 66.0
+    assert suite.published["POW"]["source"] == 50.9
+    assert len(suite.test["SNE"]().test)
+    single = find(f"birds?data={published}&sets=SNE&task=singlelabel")
+    assert (single.task, single.preset, single.published["SNE"]["pseudo_label"]) == (
+        "singlelabel",
+        "audio-singlelabel",
+        60.2,
+    )
+    assert (
+        find(f"birds?data={published}&sets=SNE&validation=&model=head.safetensors").test["SNE"]().test.shape[1] == 512
+    )
+    absolute = find(f"birds?data={published}&sets=SNE&model={published / 'birds.safetensors'}")
+    assert Loaded(absolute).model_fingerprint == Loaded(suite).model_fingerprint
+
+
+def test_the_paper_s_numbers_have_every_method(published: Path) -> None:
+    for table in birds.PAPER.values():
+        for row in table.values():
+            assert set(row) == {"source", *plan.methods.names()}
+
+
+def test_what_is_missing_is_said_with_the_command_that_makes_it(published: Path) -> None:
+    with pytest.raises(NotelaError, match=r"UHH.windows does not exist; make it with `notela prepare .*--target UHH"):
+        find(f"birds?data={published}&sets=UHH")
+    with pytest.raises(NotelaError, match=r"POW.embedded does not exist; make it with `notela embed MODEL"):
+        find(f"birds?data={published}&sets=POW&model=head.safetensors")
+    with pytest.raises(NotelaError, match="'XYZ' is not a target set; known are SSW"):
+        find(f"birds?data={published}&sets=XYZ")
+    with pytest.raises(NotelaError, match="sets='' names no target set"):
+        find(f"birds?data={published}&sets=")
+    with pytest.raises(NotelaError, match="no.safetensors does not exist"):
+        find(f"birds?data={published}&model=no.safetensors")
