@@ -129,7 +129,7 @@ def test_inputs_too_large_for_memory_are_read_from_the_disk(here: Path, monkeypa
 
 def test_both_kinds_run_through_the_bench(here: Path, tmp_path: Path) -> None:
     for name in ("sound", "choices"):
-        failures = bench(str(here / f"{name}.toml"), tmp_path / name, Here(), methods=["adabn", "notela"], seeds=1)
+        failures = bench(str(here / f"{name}.toml"), tmp_path / name, Here(), methods=["tent", "notela"], seeds=1)
         assert failures == []
         records = [json.loads(line) for line in (tmp_path / name / "test.jsonl").read_text().splitlines()]
         assert {(r["domain"], r["settings"]["method"]) for r in records} >= {("s", "source"), ("s", "notela")}

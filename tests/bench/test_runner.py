@@ -559,7 +559,7 @@ def test_too_few_examples_for_a_metric_are_known_before_the_search(small: Path, 
 
 
 def test_unknown_names(tmp_path: Path) -> None:
-    with pytest.raises(NotelaError, match="no suite 'digit'; choose one of aviary, aviary-single, birds, cifar10c, digits"):
+    with pytest.raises(NotelaError, match="no suite 'digit'; choose one of aviary, aviary-single, birds, cifar10c"):
         bench("digit", tmp_path, Here())
     with pytest.raises(NotelaError, match="method='tint' is not one of"):
         bench("digits", tmp_path, Here(), methods=["tint"])
