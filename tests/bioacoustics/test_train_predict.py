@@ -24,7 +24,7 @@ from notela.bioacoustics.model import BirdClassifier
 from notela.bioacoustics.predict import predict
 from notela.bioacoustics.prepare import prepare
 from notela.bioacoustics.prepared import Prepared
-from notela.bioacoustics.taxonomy import Species, places_of
+from notela.bioacoustics.taxonomy import Species, places_of, resolve
 from notela.bioacoustics.train import Settings, train
 from notela.errors import NotelaError
 from sounds import PITCH, focal, sing
@@ -104,6 +104,22 @@ def test_batches_are_cropped_mixed_and_scaled(data: Prepared) -> None:
     assert (plain.sum(0) == labels[rows].sum(0)).all()  # every window once
     other = next(training._batches(data, rows, settings, None, 2))[0]
     assert not torch.equal(other, batches[0][0])
+
+
+def test_training_starts_from_another_classifier(data: Prepared, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    owls = list(resolve(["Strix aluco", "Bubo bubo"]).matched.values())
+    other = BirdClassifier(owls, front_end_name=QUICK.front_end)
+    still = replace(QUICK, learning_rate=0.0, epochs=1)
+    trained = train(data, tmp_path / "still", still, start=other).model
+    parameters = dict(trained.named_parameters())
+    for name, value in other.named_parameters():  # at rate 0 they are what it began with
+        assert name.startswith("heads.") or torch.equal(parameters[name], value)
+    assert trained.classes == data.classes
+    with pytest.raises(NotelaError, match="holds a training with start="):
+        train(data, tmp_path / "still", still)
+    with pytest.raises(NotelaError, match="the model to start from has the front end"):
+        train(data, tmp_path / "x", QUICK, start=BirdClassifier(owls, front_end_name="gabor"))
 
 
 def test_noise_is_added_at_the_wanted_loudness(data: Prepared) -> None:

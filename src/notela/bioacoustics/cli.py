@@ -100,6 +100,9 @@ def train(
     network: Annotated[str, typer.Option(help="small (for CPUs) or efficientnet.")] = "small",
     front_end: Annotated[str, typer.Option(help="gabor (learnable, PCEN) or logmel.")] = "gabor",
     noise: Annotated[Path | None, typer.Option(help="Folder of background sounds to mix in.")] = None,
+    start: Annotated[
+        str | None, typer.Option(help="A classifier of other birds to start from; its species are forgotten.")
+    ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="At most.")] = 40,
     patience: Annotated[int, typer.Option(min=1, help="Epochs without a better score before it ends.")] = 8,
     learning_rate: Annotated[float, typer.Option(min=0, help="Of AdamW, falling along a cosine.")] = 1e-3,
@@ -130,11 +133,12 @@ def train(
         seed=seed,
     )
     if embed_command.is_embedded(data):
-        if noise is not None:
-            raise NotelaError(f"--noise is for windows of sound, and {data} holds embeddings; leave it out")
+        for option, given in (("--noise", noise), ("--start", start)):
+            if given is not None:
+                raise NotelaError(f"{option} is for windows of sound, and {data} holds embeddings; leave it out")
         embed_command.train(data, to, settings)
     else:
-        command.train(data, to, settings, noise=noise, device=device)
+        command.train(data, to, settings, noise=noise, start=start, device=device)
 
 
 @app.command()

@@ -123,9 +123,17 @@ def prepare(
     )
 
 
-def train(data: Path, to: Path, settings: training.Settings, *, noise: Path | None, device: str | None) -> None:
+def train(
+    data: Path,
+    to: Path,
+    settings: training.Settings,
+    *,
+    noise: Path | None,
+    start: str | None,
+    device: str | None,
+) -> None:
     """Windows → source classifier."""
-    console, start = Console(), time.monotonic()
+    console, began = Console(), time.monotonic()
     check_new_model(to, "birds.safetensors")
     run_dir = to.with_suffix(".training")
     if to.exists() and not run_dir.exists():
@@ -138,13 +146,21 @@ def train(data: Path, to: Path, settings: training.Settings, *, noise: Path | No
         def told(epoch: int, done: int, total: int, loss: float) -> None:
             show((epoch - 1) * total + done, settings.epochs * total, f"epoch {epoch}, loss {loss:.4f}")
 
-        trained = training.train(windows, run_dir, settings, noise=background, device=device, progress=told)
+        trained = training.train(
+            windows,
+            run_dir,
+            settings,
+            noise=background,
+            start=None if start is None else model.load(start),
+            device=device,
+            progress=told,
+        )
     model.save(trained.model, to)
     tell(console, trained.unheard, "species are in no training window; their scores mean nothing")
     show_history(console, to, trained.history, trained.best)
     console.print(
         f"{len(trained.model.classes)} species; epoch {trained.best} was best and is in {to} "
-        f"({time.monotonic() - start:.0f} s; {run_dir} can go)",
+        f"({time.monotonic() - began:.0f} s; {run_dir} can go)",
         highlight=False,
     )
 

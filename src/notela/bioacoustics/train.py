@@ -31,7 +31,7 @@ from notela.bioacoustics.windows import cut, samples_in, tile_windows
 from notela.errors import NotelaError, check_at_least, check_integer
 from notela.evaluation import pick_device
 from notela.lock import only_one
-from notela.runs import replacing
+from notela.runs import fingerprint, replacing
 
 GAIN = (0.15, 0.25)
 """Peak amplitude of a training window."""
@@ -81,12 +81,14 @@ def train(
     settings: Settings,
     *,
     noise: npt.NDArray[np.float16] | None = None,
+    start: BirdClassifier | None = None,
     device: str | None = None,
     progress: Callable[[int, int, int, float], None] | None = None,
 ) -> Trained:
     """Train on the split "adapt", stop by the split "test"; `run_dir` keeps what is done after each epoch.
 
-    `progress` gets the epoch, windows done, windows in all, and the loss.
+    `start`: a classifier of other birds, whose filters and network training begins with; heads are new. `progress` gets
+    the epoch, windows done, windows in all, and the loss.
     """
     rows, held_out = data.rows("adapt"), data.rows("test")
     heard = _check(data, rows, held_out, settings)
@@ -94,10 +96,13 @@ def train(
     torch.manual_seed(settings.seed)
     model = BirdClassifier(
         data.classes, network_name=settings.network, front_end_name=settings.front_end, window=settings.window
-    ).to(where)
+    )
+    if start is not None:
+        _begin_with(model, start)
+    model.to(where)
     optimizer = torch.optim.AdamW(model.parameters(), settings.learning_rate, weight_decay=settings.weight_decay)
     with only_one(run_dir):
-        run = _Run(run_dir, model, optimizer, _identity(data, settings, noise))
+        run = _Run(run_dir, model, optimizer, _identity(data, settings, noise, start))
         run.resume(where)
         while not run.ended(settings):
             run.epoch += 1
@@ -305,10 +310,27 @@ def _writing() -> Iterator[None]:
         raise OSError(str(error).splitlines()[0]) from error
 
 
-def _identity(data: Prepared, settings: Settings, noise: npt.NDArray[np.float16] | None) -> dict[str, Any]:
+def _begin_with(model: BirdClassifier, start: BirdClassifier) -> None:
+    for what, mine, theirs in (
+        ("network", model.network_name, start.network_name),
+        ("front end", model.front_end_name, start.front_end_name),
+        ("network's settings", model.network.settings, start.network.settings),
+    ):
+        if mine != theirs:
+            raise NotelaError(
+                f"the model to start from has the {what} {theirs}, and {mine} is to be trained; choose one"
+            )
+    model.front_end.load_state_dict(start.front_end.state_dict())
+    model.network.load_state_dict(start.network.state_dict())
+
+
+def _identity(
+    data: Prepared, settings: Settings, noise: npt.NDArray[np.float16] | None, start: BirdClassifier | None
+) -> dict[str, Any]:
     """What a training is made of."""
     sound = None if noise is None else hashlib.sha256(noise.tobytes()).hexdigest()[:16]
-    return {**asdict(settings), "data": data.manifest["fingerprint"], "background": sound}
+    begun = None if start is None else fingerprint(start)
+    return {**asdict(settings), "data": data.manifest["fingerprint"], "background": sound, "start": begun}
 
 
 def _check(
