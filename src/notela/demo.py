@@ -19,7 +19,7 @@ from notela.loop import adapt
 
 PLACE = "OAK"
 # The presets were made for sets ten times as large; so few steps at their rates would hardly move anything.
-RATE, BATCH = 1e-3, 16
+RATE = 1e-3
 RECORDINGS, EPOCHS = 60, 10
 QUICK_RECORDINGS, QUICK_EPOCHS = 30, 5
 
@@ -39,7 +39,7 @@ def run(seed: int = 0, quick: bool = False, data: Path = aviary.CACHE / "demo") 
         table = Table(
             title=f"{title}: {len(place.test)} held-out windows, %",
             caption=f"no labels used; last of {epochs} epochs; multi-label presets, but rate {RATE} and batches of "
-            f"{BATCH}; on so few windows some points are chance",
+            f"{aviary.BATCH}; on so few windows some points are chance",
         )
         for column in ("method", "mAP", "change", "cmAP", "change", "seconds"):
             table.add_column(column, justify="left" if column == "method" else "right")
@@ -53,7 +53,7 @@ def run(seed: int = 0, quick: bool = False, data: Path = aviary.CACHE / "demo") 
                     method=methods.preset(name, "audio-multilabel"),
                     classes=place.classes,
                     learning_rate=None if name == "adabn" else RATE,
-                    batch_size=BATCH,
+                    batch_size=aviary.BATCH,
                     epochs=epochs,
                     seed=seed,
                     evaluator=evaluator,
