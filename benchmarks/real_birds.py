@@ -11,14 +11,16 @@ scratch   the same from random weights
 head      a head on BirdNET's embeddings of windows of 3 s (needs `notela[birdnet]`)
 birdnet   BirdNET's own last layer on the same embeddings, cut to the twenty species
 
-Targets: held-out focal recordings (by `xc_id`), mixed with the other half of the noises at 0 and -5 dB; and the NIPS4B
-soundscapes, clips held out (75 / 25), or all of them. Settings are the published ones for sound; nothing is searched.
+Targets: a fifth of the focal recordings (by `xc_id`; no source hears them, nor is stopped by them), mixed with the other
+half of the noises at 0 and -5 dB; and the NIPS4B soundscapes, clips held out (75 / 25), or all of them. Settings are the
+published ones for sound; nothing is searched.
 Each source's tables are made by `notela bench WORK/SOURCE.toml --to results/real-birds-SOURCE`, which this starts.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import subprocess
@@ -42,6 +44,7 @@ from notela.bioacoustics.train import read_noise, train
 from notela.engines.local import Local
 from notela.stable import stable_share
 
+TARGET = 0.2  # of the focal recordings
 LEVELS = (0, -5)  # dB, of the bird above the noise
 COLUMNS = {"recording": "path", "start": "start_s", "end": "end_s", "label": "species"}
 SOURCES = ("head", "birdnet", "network", "scratch")
@@ -73,32 +76,49 @@ def noises(folder: Path, work: Path) -> dict[str, Path]:
     halves = {"training": work / "noise-training", "target": work / "noise-target"}
     paths, _ = find_recordings(folder)
     for path, share in zip(paths, stable_share(path.name for path in paths), strict=True):
-        half = halves["training" if share < 0.5 else "target"]
-        half.mkdir(exist_ok=True)
-        link = half / path.name
-        if not link.exists():
-            link.symlink_to(path.resolve())
+        link(path, halves["training" if share < 0.5 else "target"])
     return halves
+
+
+def focal_parts(birds: Path, work: Path) -> dict[str, Path]:
+    """Links to the focal recordings that sources are trained on, and to those that targets are made of."""
+    parts = {"source": work / "focal-source", "target": work / "focal-target"}
+    with open(birds / "manifest.csv", newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["domain"] == "focal"]
+    for row, share in zip(rows, stable_share(f"target {row['xc_id']}" for row in rows), strict=True):
+        path = birds.parent / row["path"]
+        link(path, parts["target" if share < TARGET else "source"] / path.parent.name)
+    return parts
+
+
+def link(path: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / path.name).exists():
+        (folder / path.name).symlink_to(path.resolve())
 
 
 def targets(data: Path, work: Path, seconds: float, noise: Path) -> dict[str, Prepared]:
     """Windows to train on, and those of each target."""
     birds, sets = data / "birds", {}
+    parts = focal_parts(birds, work)
     species = sorted(folder.name.replace("_", " ") for folder in (birds / "focal").iterdir())
     about = read_about(birds / "manifest.csv", {"recording": "path", "licence": "licence", "group": "xc_id"})
     longer = Settings(seconds=seconds if seconds == 3 else 6.0, most=5)
-    sets["focal"] = prepare(
-        birds / "focal",
-        work / f"focal-{seconds:g}s",
-        Local(),
-        focal=True,
-        settings=longer,
-        about=about,
-        species=species,
-    ).prepared
+    sets["focal"], held_out = (
+        prepare(
+            folder,
+            work / f"{folder.name}-{seconds:g}s",
+            Local(),
+            focal=True,
+            settings=longer,
+            about=about,
+            species=species,
+        ).prepared
+        for folder in parts.values()
+    )
     tiles = Settings(protocol=f"tiles-{seconds:g}s" + ("-every-1.5s" if seconds == 3 else ""), seconds=seconds)
     for level in LEVELS:
-        mixed = mix(sets["focal"], seconds, noise, level, work / f"mixed-{seconds:g}s-{level}dB")
+        mixed = mix(held_out, seconds, noise, level, work / f"mixed-{seconds:g}s-{level}dB")
         to = work / f"noise-{seconds:g}s-{level}dB"
         sets[f"noise {level} dB"] = prepare(
             mixed, to, Local(), focal=True, settings=Settings(f"tiles-{seconds:g}s", seconds), species=species
@@ -113,12 +133,12 @@ def targets(data: Path, work: Path, seconds: float, noise: Path) -> dict[str, Pr
 
 
 def mix(focal: Prepared, seconds: float, noise: Path, level: float, to: Path) -> Path:
-    """Held-out windows of focal recordings in noise: the bird's power is `level` dB above the noise's, over the window.
+    """Windows of focal recordings in noise: the bird's power is `level` dB above the noise's, over the window.
     Written as recordings, so that they go through the same code as others."""
     backgrounds = read_noise(noise, seconds)[0].astype(np.float32)
     length = round(seconds * SAMPLE_RATE)
     species = {one.code: one.scientific.replace(" ", "_") for one in focal.classes}
-    for number, row in enumerate(focal.rows("test").tolist()):
+    for number, row in enumerate(focal.rows().tolist()):
         (code,) = focal.table["species"][row]
         path = to / species[code] / f"{Path(focal.table['recording'][row]).stem}-{focal.table['row'][row]}.flac"
         if path.exists():

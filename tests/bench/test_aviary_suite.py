@@ -116,6 +116,7 @@ def test_the_source_hears_birds_and_held_out_focal_ones_best(data: Path) -> None
 def test_it_runs_through_the_bench(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aviary.aviary, "DOMAINS", {name: DOMAINS[name] for name in ("SHADE", "BURN")})
     monkeypatch.setattr(aviary.aviary, "VALIDATION", "SHADE")
+    monkeypatch.setattr(aviary, "RECORDINGS", 24)
     monkeypatch.setattr(aviary.soundscapes, "__defaults__", (24, 0.5, None))
     failures = bench(f"aviary-single?data={data}", tmp_path / "out", Here(1), methods=["adabn"], trials=1, seeds=1)
     assert failures == []
