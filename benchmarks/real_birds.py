@@ -11,9 +11,9 @@ scratch   the same from random weights
 head      a head on BirdNET's embeddings of windows of 3 s (needs `notela[birdnet]`)
 birdnet   BirdNET's own last layer on the same embeddings, cut to the twenty species
 
-Targets: a fifth of the focal recordings (by `xc_id`; no source hears them, nor is stopped by them), mixed with the other
-half of the noises at 0 and -5 dB; and the NIPS4B soundscapes, clips held out (75 / 25), or all of them. Settings are the
-published ones for sound; nothing is searched.
+Targets: a fifth of the focal recordings (by `xc_id`; no source hears them or is stopped by them), mixed with the other
+half of the noises at 0 and -5 dB; and the NIPS4B soundscapes, clips held out (75 / 25), or all of them. Settings are
+the published ones for sound; nothing is searched.
 Each source's tables are made by `notela bench WORK/SOURCE.toml --to results/real-birds-SOURCE`, which this starts.
 """
 

@@ -72,7 +72,7 @@ def test_a_prepared_set_is_a_domain(here: Path) -> None:
     suite = find(str(here / "sound.toml"))
     data = prepared.read(here / "scapes.windows")
     assert suite.class_names == ("Strix aluco", *SPECIES)
-    assert "windows of 3 s, protocol tiles-3s; split 75 / 25 by-recording" in suite.protocol
+    assert "windows of 3 s, protocol tiles-3s, split 75 / 25 by-recording; outputs cut" in suite.protocol
     place = suite.test["s"]()
     assert place.classes == [1, 2, 3]  # no owls there
     assert (len(place.adapt), len(place.test)) == (len(data.rows("adapt")), len(data.rows("test")))
@@ -125,6 +125,14 @@ def test_inputs_too_large_for_memory_are_read_from_the_disk(here: Path, monkeypa
     far = find(str(here / "sound.toml")).test["s"]()
     assert len(far.test) == len(near.test)
     assert all(torch.equal(far.test[i], near.test[i]) for i in range(len(near.test)))
+    before = far.fingerprint()
+    for path in (here / "scapes.windows.pictures").glob("*.npy"):
+        changed = np.load(path, mmap_mode="r+")
+        changed[5, 0, 0] += 1
+        changed.flush()
+    assert find(str(here / "sound.toml")).test["s"]().fingerprint() != before
+    for path in (here / "scapes.windows.pictures").glob("*.npy"):
+        path.unlink()
 
 
 def test_both_kinds_run_through_the_bench(here: Path, tmp_path: Path) -> None:
@@ -148,6 +156,7 @@ def test_both_kinds_run_through_the_bench(here: Path, tmp_path: Path) -> None:
         ('model = "birds.safetensors"\nclasses = ["a"]\ntest.s = "x"', "a bird classifier brings its own"),
         ('model = "birds.safetensors"\nscore_empty = 1\ntest.s = "x"', "score_empty = 1 must be true or false"),
         ('model = "birds.safetensors"\ntest.s = {folder = "x"}', r"must be a folder, or \{folder"),
+        ('model = "birds.safetensors"\nsource = 3\ntest.s = "scapes.windows"', "source = 3 in .* is not the path"),
         ('model = "birds.safetensors"\ncolour = 1\ntest.s = "x"', "unknown key 'colour'; known: .*score_empty"),
     ],
 )
@@ -157,19 +166,49 @@ def test_mistakes_are_named(here: Path, text: str, message: str) -> None:
         find(str(here / "wrong.toml"))
 
 
-def test_species_that_the_model_lacks_and_windows_that_are_too_short_are_refused(here: Path, tmp_path: Path) -> None:
-    ready = prepare(focal(tmp_path / "f", each=2), tmp_path / "w", Here(), focal=True, settings=Settings(seconds=3.0))
-    one = BirdClassifier(list(resolve(["Parus major"]).matched.values()), front_end_name="logmel", window=3.0)
-    model.save(one, tmp_path / "one.safetensors")
-    with pytest.raises(NotelaError, match="has the species '.*', which the model does not know; prepare it"):
-        _recordings.place(str(tmp_path / "one.safetensors"), tmp_path / "w", "multilabel")
-    longer = BirdClassifier(ready.prepared.classes, front_end_name="logmel", window=5.0)
-    model.save(longer, tmp_path / "longer.safetensors")
-    with pytest.raises(NotelaError, match="has windows of 3 s and the model listens to 5 s; prepare it"):
-        _recordings.place(str(tmp_path / "longer.safetensors"), tmp_path / "w", "multilabel")
-    prepare(tmp_path / "f", tmp_path / "bare", Here(), settings=Settings(seconds=5.0))
-    with pytest.raises(NotelaError, match="has no labels to score with"):
-        _recordings.place(str(tmp_path / "longer.safetensors"), tmp_path / "bare", "multilabel")
+def test_sets_that_do_not_fit_the_model_are_refused_before_anything_runs(here: Path, tmp_path: Path) -> None:
+    short = prepare(focal(tmp_path / "f", each=2), tmp_path / "w", Here(), focal=True, settings=Settings(seconds=3.0))
+    prepare(tmp_path / "f", tmp_path / "bare", Here(), settings=Settings(seconds=3.0))
+    one = list(resolve(["Parus major"]).matched.values())
+    model.save(BirdClassifier(one, front_end_name="logmel", window=3.0), tmp_path / "one.safetensors")
+    for window in (2.0, 3.0, 5.0):
+        classifier = BirdClassifier(short.prepared.classes, front_end_name="logmel", window=window)
+        model.save(classifier, tmp_path / f"{window:g}s.safetensors")
+    for name, folder, message in (
+        ("one", "w", "has the species '.*', which the model does not know; leave it out"),
+        ("5s", "w", "has windows of 3 s and the model listens to 5 s; prepare it with --seconds 5"),
+        ("2s", "w", "has windows of 3 s and the model listens to 2 s"),  # labels may be of what would be cut off
+        ("3s", "bare", "has no labels to score with"),
+    ):
+        text = f'task = "multilabel"\nmodel = "{name}.safetensors"\n[test]\ngood = "w"\nother = "{folder}"\n'
+        (tmp_path / "x.toml").write_text(text)
+        with pytest.raises(NotelaError, match=message):
+            find(str(tmp_path / "x.toml"))
+
+
+def test_captions_tell_folders_apart(here: Path, tmp_path: Path) -> None:
+    settings = Settings("tiles-3s-every-1.5s", 3.0)
+    boxes = [Box(f"{i}.wav", 1, 2, SPECIES[i % 3]) for i in range(40)]
+    prepare(here / "scapes", tmp_path / "closer", Here(), boxes=boxes, settings=settings, split_by="by-window")
+    text = (
+        f'task = "multilabel"\nmodel = "{here}/birds.safetensors"\n[test]\na = "{here}/scapes.windows"\nb = "closer"\n'
+    )
+    (tmp_path / "x.toml").write_text(text)
+    told = find(str(tmp_path / "x.toml")).protocol
+    assert "a: windows of 3 s, protocol tiles-3s, split 75 / 25 by-recording" in told
+    assert "b: windows of 3 s, protocol tiles-3s-every-1.5s, split 75 / 25 by-window" in told
+
+
+def test_a_model_trained_anew_is_another_one(here: Path, tmp_path: Path) -> None:
+    classes = model.load(here / "birds.safetensors").classes
+    prints = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        model.save(BirdClassifier(classes, front_end_name="logmel", window=3.0), tmp_path / "birds.safetensors")
+        text = f'task = "multilabel"\nmodel = "birds.safetensors"\ntest.s = "{here}/scapes.windows"\n'
+        (tmp_path / "x.toml").write_text(text)
+        prints.append(Loaded(find(str(tmp_path / "x.toml"))).model_fingerprint)
+    assert prints[0] != prints[1]
 
 
 # ---- the published sets
@@ -211,8 +250,12 @@ def test_the_paper_s_numbers_have_every_method(published: Path) -> None:
 def test_what_is_missing_is_said_with_the_command_that_makes_it(published: Path) -> None:
     with pytest.raises(NotelaError, match=r"UHH.windows does not exist; make it with `notela prepare .*--target UHH"):
         find(f"birds?data={published}&sets=UHH")
+    with pytest.raises(NotelaError, match=r"UHH.windows does not exist"):  # not only the first is looked at
+        find(f"birds?data={published}&sets=SNE,UHH")
+    with pytest.raises(NotelaError, match=r"Caples.windows does not exist; .*recordings: from their authors"):
+        find(f"birds?data={published}&sets=Caples")
     with pytest.raises(NotelaError, match=r"POW.embedded does not exist; make it with `notela embed MODEL"):
-        find(f"birds?data={published}&sets=POW&model=head.safetensors")
+        find(f"birds?data={published}&sets=POW&validation=&model=head.safetensors")
     with pytest.raises(NotelaError, match="'XYZ' is not a target set; known are SSW"):
         find(f"birds?data={published}&sets=XYZ")
     with pytest.raises(NotelaError, match="sets='' names no target set"):

@@ -131,7 +131,7 @@ def test_the_same_file_again_changes_nothing_and_another_is_refused(tmp_path: Pa
         ({"embeddings": None}, "has no 'embeddings', only recording, start, end, species"),
         ({"embeddings": np.zeros((24, 5, 2))}, r"have the shape \(24, 5, 2\)"),
         ({"embeddings": np.zeros((0, 5))}, "recording in .* has 24 rows and embeddings have 0"),
-        ({"embeddings": np.full((24, 5), np.nan)}, r"row 0 of .* holds NaN or infinity \(24 such rows here\)"),
+        ({"embeddings": np.full((24, 5), np.nan)}, "row 0 of embeddings in .* holds NaN or infinity"),
         ({"embeddings": np.array([["a"] * 5] * 24)}, "are not rows of equally many numbers"),
         ({"start": None}, "has recording, end alone; where a window is takes recording, start and end"),
         ({"start": np.arange(3.0)}, "start in .* has 3 rows and embeddings have 24"),
@@ -140,6 +140,14 @@ def test_the_same_file_again_changes_nothing_and_another_is_refused(tmp_path: Pa
         ({"split": np.array(["train"] * 24)}, "split in .* holds 'train'; each row is 'adapt' or 'test'"),
         ({"logits": np.zeros((24, 3))}, r"has logits and no last layer \(classes, weights, bias\)"),
         ({"classes": np.array(NAMES)}, "has 'classes' without 'weights'"),
+        ({"recording": np.array("a.wav")}, r"recording in .* has the shape \(\); expected a list"),
+        ({"start": np.full(24, np.nan)}, "start and end in .* must be seconds"),
+        ({"end": np.full(24, -1.0)}, "the end not before the start"),
+        ({"species": np.eye(24)}, r"species in .* has the shape \(24, 24\)"),
+        ({"species": np.arange(24)}, "species in .* holds 0 where a name is expected"),
+        ({**layer(), "classes": np.array(["a", "b", "a"])}, "classes in .* has 'a' twice"),
+        ({**layer(), "bias": np.array([1, np.nan, 2])}, "row 1 of weights and bias in .* holds NaN"),
+        ({**layer(), "bias": np.array(["a", "b", "c"])}, "bias in .* are not rows of equally many numbers"),
         ({**layer(), "weights": np.eye(2, 5)}, r"has weights \(2, 5\) and bias \(3,\) for 3 classes"),
         ({**layer(), "logits": np.full((24, 3), 40.0)}, "are not embeddings @ weights.T"),
     ],
@@ -151,6 +159,26 @@ def test_mistakes_in_a_file_are_named(change: dict[str, Any], message: str, tmp_
         brought.bring(tmp_path / "a.npz", tmp_path / "store", "perch")
     with pytest.raises(NotelaError, match="is not a set of embeddings"):
         embeddings.read(tmp_path / "store")
+    np.savez(tmp_path / "a.npz", **columns())
+    assert len(brought.bring(tmp_path / "a.npz", tmp_path / "store", "perch")[0]) == 24  # mended, it is taken there
+
+
+def test_what_nobody_knew_is_no_species_and_bytes_are_text(tmp_path: Path) -> None:
+    mine = columns(4)
+    mine["species"] = np.array(["????", "Parus major;unknown", "", "Turdus merula"]).astype(np.bytes_)
+    np.savez(tmp_path / "a.npz", **mine)
+    data, _, _ = brought.bring(tmp_path / "a.npz", tmp_path / "a", "perch")
+    assert data.table["species"] == [[], ["gretit1"], [], ["eurbla"]]
+
+
+def test_nobody_s_files_are_lost(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **columns())
+    (tmp_path / "mine").mkdir()
+    np.save(tmp_path / "mine" / "embeddings.npy", np.ones((100, 7)))
+    with pytest.raises(NotelaError, match="has embeddings.npy, which is not of `notela embed`; choose another folder"):
+        brought.bring(tmp_path / "a.npz", tmp_path / "mine", "perch")
+    assert np.load(tmp_path / "mine" / "embeddings.npy").shape == (100, 7)
+    assert not (tmp_path / "mine" / "bringing").exists()
 
 
 def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
@@ -162,5 +190,17 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotelaError, match="cannot be read as .npz"):
         brought.bring(tmp_path / "b.npz", tmp_path / "store", "perch")
     np.savez(tmp_path / "c.npz", **columns())
+    (tmp_path / "d.npz").write_bytes((tmp_path / "c.npz").read_bytes()[:700])  # cut short
+    (tmp_path / "e.npz").write_bytes((tmp_path / "c.npz").read_bytes())
+    np.save(tmp_path / "e.npz.npy", np.ones(3))
+    (tmp_path / "e.npz.npy").rename(tmp_path / "e.npz")
+    for name in ("d.npz", "e.npz"):
+        with pytest.raises(NotelaError, match=rf"{name} cannot be read as .npz"):
+            brought.bring(tmp_path / name, tmp_path / "store", "perch")
+    for name, message in (
+        ("no.npz", "no.npz does not exist; expected embeddings"),
+        ("x.npy", "x.npy is an array alone"),
+    ):
+        assert message in str(typed("embed", "perch", tmp_path / name, "--to", tmp_path / "s").exception)
     refused = typed("embed", "perch", tmp_path / "c.npz", "--to", tmp_path / "s", "--step", 1)
     assert "step=1 is for recordings" in str(refused.exception)

@@ -274,6 +274,9 @@ def same_settings(to: Path, settings: dict[str, Any]) -> None:
     except (OSError, ValueError) as error:
         raise NotelaError(f"{path} is not of `notela embed` ({error}); choose another folder") from error
     if known is None:
+        for name in ("embeddings.npy", "manifest.json", "windows.parquet"):
+            if (to / name).exists():  # somebody's, who would lose it
+                raise NotelaError(f"{to} has {name}, which is not of `notela embed`; choose another folder")
         with replacing(path) as aside:
             aside.write_text(json.dumps(settings) + "\n", encoding="utf-8")
     elif known != settings:

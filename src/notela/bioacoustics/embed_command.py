@@ -34,7 +34,11 @@ from notela.loop import adapt as adapt_model
 def embed(source: str, folder: Path, to: Path, *, step: float | None, device: str | None) -> None:
     """Recordings, or a prepared set → embeddings and logits; or those of another program → the same form."""
     console, start = Console(), time.monotonic()
-    if folder.suffix in brought.ENDINGS and folder.is_file():
+    if folder.suffix.lower() == ".npy":
+        raise NotelaError(
+            f"{folder} is an array alone; write np.savez('{folder.stem}.npz', embeddings=...), with its places"
+        )
+    if folder.suffix.lower() in brought.ENDINGS and not folder.is_dir():
         _bring(console, source, folder, to, step)
         return
     embedder: Embedder

@@ -25,7 +25,7 @@ from notela.bioacoustics.taxonomy import Species
 from notela.bioacoustics.window_table import WindowTable
 from notela.errors import NotelaError
 
-KIND = "set of embeddings"
+KIND, MAKE = "set of embeddings", "make one with `notela embed MODEL RECORDINGS --to FOLDER`"
 
 _HEADER = 128  # bytes before the first row, whatever the number of rows
 
@@ -57,7 +57,7 @@ class Embedded(WindowTable):
 
     def _rows_of(self, name: str) -> npt.NDArray[Any]:
         try:
-            rows = np.load(self.folder / name, mmap_mode="r")
+            rows = np.load(self.folder / name, mmap_mode="c")  # torch warns of what cannot be written to
         except (OSError, ValueError, EOFError) as error:
             raise NotelaError(f"{self.folder / name} cannot be read ({error}); run `notela embed` again") from error
         places = np.array(self.table["row"], np.int64)
@@ -70,7 +70,7 @@ class Embedded(WindowTable):
 
 def read(folder: str | os.PathLike[str]) -> Embedded:
     """A set of embeddings."""
-    return Embedded(*window_table.read(folder, KIND, "make one with `notela embed MODEL RECORDINGS --to FOLDER`"))
+    return Embedded(*window_table.read(folder, KIND, MAKE))
 
 
 class Rows:

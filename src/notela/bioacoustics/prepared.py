@@ -30,6 +30,7 @@ from notela.runs import replacing
 
 Storage = Literal["float16", "flac"]
 STORAGES = ("float16", "flac")
+KIND, MAKE = "prepared data set", "make one with `notela prepare RECORDINGS --to FOLDER`"
 
 
 def write_part(
@@ -100,8 +101,7 @@ class Windows(Dataset[Tensor]):
 
 def read(folder: str | os.PathLike[str]) -> Prepared:
     """A prepared data set."""
-    make = "make one with `notela prepare RECORDINGS --to FOLDER`"
-    return Prepared(*window_table.read(folder, "prepared data set", make))
+    return Prepared(*window_table.read(folder, KIND, MAKE))
 
 
 def write(folder: Path, manifest: dict[str, Any], table: dict[str, list[Any]]) -> Prepared:

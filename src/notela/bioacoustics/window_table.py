@@ -6,10 +6,11 @@ folder/windows.parquet       recording, start, end, species, split, source, lice
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -68,22 +69,35 @@ def read(folder: str | os.PathLike[str], kind: str, make: str) -> tuple[Path, di
     """Folder, manifest and table of a set of this kind; `make` says how to get one."""
     import pyarrow.parquet
 
-    folder = Path(folder)
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    folder, manifest = Path(folder), read_manifest(folder, kind, make)
+    with _named(folder, kind, make):
+        table = pyarrow.parquet.read_table(folder / "windows.parquet").to_pydict()
+    return folder, manifest, table
+
+
+def read_manifest(folder: str | os.PathLike[str], kind: str, make: str) -> dict[str, Any]:
+    """How a set of this kind was made, without what is in it."""
+    with _named(Path(folder), kind, make):
+        manifest: dict[str, Any] = json.loads((Path(folder) / "manifest.json").read_text(encoding="utf-8"))
         if manifest["format"] > FORMAT:
             raise NotelaError(f"{folder} was made by a newer notela; update this one")
         found = manifest.get("kind", "prepared data set")
         if found != kind:
             raise NotelaError(f"{folder} holds a {found}, not a {kind}; {make}")
-        table = pyarrow.parquet.read_table(folder / "windows.parquet").to_pydict()
+    return manifest
+
+
+@contextlib.contextmanager
+def _named(folder: Path, kind: str, make: str) -> Iterator[None]:
+    """What goes wrong in a folder, in a sentence."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise NotelaError(f"{folder} is not a {kind}: {Path(error.filename).name} is missing; {make}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, NotelaError):
             raise
         raise NotelaError(f"{folder} cannot be read as a {kind} ({error}); make it again") from error
-    return folder, manifest, table
 
 
 def write(folder: Path, manifest: dict[str, Any], table: dict[str, list[Any]]) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,17 @@ from torch import Tensor, nn
 from torch.utils.data import Subset
 
 from notela.bench.suite import Domain
-from notela.bioacoustics import embeddings, head, prepared
+from notela.bioacoustics import embeddings, head, prepared, window_table
 from notela.bioacoustics import model as models
 from notela.bioacoustics.audio import SAMPLE_RATE
-from notela.bioacoustics.embeddings import Embedded
 from notela.bioacoustics.head import Head
+from notela.bioacoustics.labels import SPLITS
 from notela.bioacoustics.model import BirdClassifier, OnPictures, at_peak
 from notela.bioacoustics.prepared import Prepared
 from notela.bioacoustics.taxonomy import Species, outputs_of
 from notela.bioacoustics.window_table import WindowTable
 from notela.bioacoustics.windows import samples_in
+from notela.data import Unlabelled
 from notela.errors import NotelaError
 from notela.lock import only_one
 from notela.runs import fingerprint, replacing
@@ -40,10 +41,16 @@ BATCH = 32
 _IN_MEMORY = 2**31  # bytes of inputs; more stay on the disk, and batches are read from there
 
 
-@cache
 def source(path: str) -> BirdClassifier | Head:
-    """A bird classifier, or a head on embeddings, from its file."""
-    return head.load(path) if Path(path).is_file() and head.is_head(path) else models.load(path)
+    """A bird classifier, or a head on embeddings, from its file; or a classifier of BirdSet's."""
+    file = Path(path)
+    return _source(path, file.stat().st_mtime_ns if file.is_file() else 0)
+
+
+@lru_cache(maxsize=1)
+def _source(path: str, changed: int) -> BirdClassifier | Head:
+    """`changed`: one that was trained anew is loaded anew."""
+    return head.load(path) if changed and head.is_head(path) else models.load(path)
 
 
 def network(path: str) -> nn.Module:
@@ -54,40 +61,60 @@ def network(path: str) -> nn.Module:
 
 def place(path: str, folder: Path, task: Task, *, held_out: bool = True, score_empty: bool = True) -> Domain:
     """A folder that `notela prepare` or, for a head, `notela embed` wrote, as a domain of the model in a file."""
-    model, data = source(path), windows(path, folder)
-    if isinstance(data, Prepared):
-        assert isinstance(model, BirdClassifier)
-        x = pictures(data, model, folder.with_name(f"{folder.name}.pictures"))
-    else:
-        x = torch.from_numpy(np.array(data.embeddings))
-    return domain(data, model.classes, x, task, held_out=held_out, score_empty=score_empty)
+    model, make = source(path), partial(domain, task=task, held_out=held_out, score_empty=score_empty)
+    if isinstance(model, Head):
+        heard = embeddings.read(folder)
+        return make(heard, model.classes, torch.from_numpy(heard.embeddings))
+    windows = prepared.read(folder)
+    return make(windows, model.classes, pictures(windows, model, folder.with_name(f"{folder.name}.pictures")))
 
 
-def windows(path: str, folder: Path) -> Prepared | Embedded:
-    """The set of windows in a folder, of the kind that a model takes."""
-    model = source(path)
-    if isinstance(model, BirdClassifier):
-        return prepared.read(folder)
-    heard = embeddings.read(folder)
-    model.check(heard)
-    return heard
-
-
-def phrase(path: str, folder: Path, task: Task, score_empty: bool) -> str:
-    """Windows, split and classes, for captions."""
-    data = windows(path, folder)
-    if isinstance(data, Prepared):
-        seconds, protocol = data.length / SAMPLE_RATE, data.manifest["settings"]["protocol"]
-    else:
-        seconds, protocol = data.manifest["window"], data.manifest["windows"]
-    of = "" if isinstance(data, Prepared) else f" as embeddings of {data.manifest['model']}"
-    which = "" if score_empty else ", scored where they hold a species"
+def describe(path: str, folders: Mapping[str, Path], task: Task, score_empty: bool) -> str:
+    """Windows, split and classes of the domains in these folders, for captions. Manifests are looked at and nothing
+    else, so that what cannot be used is known before anything is run."""
+    kinds: dict[str, list[str]] = {}
+    for name, folder in folders.items():
+        kinds.setdefault(_kind(source(path), folder), []).append(name)
+    told = [kind if len(kinds) == 1 else f"{', '.join(names)}: {kind}" for kind, names in kinds.items()]
+    which = "; scored where a species is there" if not score_empty else ""
     if task == "singlelabel":
-        which = ", those with exactly one species"
-    return (
-        f"windows of {seconds:g} s{of}, protocol {protocol}{which}; split 75 / 25 {data.manifest['split']}; "
-        "outputs cut to each place's species" + ("; the front end stays as it is" if isinstance(data, Prepared) else "")
-    )
+        which = "; windows with exactly one species"
+    front_end = "" if isinstance(source(path), Head) else "; the front end stays as it is"
+    return f"{'; '.join(told)}{which}; outputs cut to each place's species{front_end}"
+
+
+def _kind(model: BirdClassifier | Head, folder: Path) -> str:
+    """What windows a folder holds, if they are such as the model takes."""
+    if isinstance(model, Head):
+        manifest = window_table.read_manifest(folder, embeddings.KIND, embeddings.MAKE)
+        model.check(embeddings.Embedded(folder, manifest, {}))
+        of, seconds = f" as embeddings of {manifest['model']}", float(manifest["window"])
+        protocol = str(manifest["windows"]).partition(":")[0]  # what follows is the hash of a file
+    else:
+        manifest = window_table.read_manifest(folder, prepared.KIND, prepared.MAKE)
+        of, seconds = "", manifest["length"] / SAMPLE_RATE
+        protocol = manifest["settings"]["protocol"]
+        if manifest["length"] != samples_in(model.window):  # labels are of the whole window
+            raise NotelaError(
+                f"{folder} has windows of {seconds:g} s and the model listens to {model.window:g} s; prepare it with "
+                f"--seconds {model.window:g}"
+            )
+    columns(folder, [Species(*one) for one in manifest["classes"]], model.classes)
+    part = f"split {'75 / 25 ' if manifest['split'] in SPLITS else ''}{manifest['split']}"
+    return f"windows of {seconds:g} s{of}, protocol {protocol}, {part}"
+
+
+def columns(folder: Path, species: Sequence[Species], classes: Sequence[Species]) -> dict[str, int]:
+    """For each of a set's species, its output of a model with these classes."""
+    if not species:
+        raise NotelaError(f"{folder} has no labels to score with; prepare it with --annotations or --focal")
+    outputs = outputs_of(classes, [one.code for one in species])
+    for unknown in (code for code, found in outputs.items() if not found):
+        raise NotelaError(
+            f"{folder} has the species {unknown!r}, which the model does not know; leave it out (`notela prepare "
+            "--species LIST`)"
+        )
+    return {code: found[0] for code, found in outputs.items()}
 
 
 def domain(
@@ -104,16 +131,7 @@ def domain(
     Without `held_out`, all windows are adapted on and the same ones are scored; without `score_empty`, windows that
     hold no species are not scored. Single-label domains hold windows of exactly one species.
     """
-    codes = [one.code for one in data.classes]
-    if not codes:
-        raise NotelaError(f"{data.folder} has no labels to score with; prepare it with --annotations or --focal")
-    outputs = outputs_of(classes, codes)
-    for unknown in (code for code, found in outputs.items() if not found):
-        raise NotelaError(
-            f"{data.folder} has the species {unknown!r}, which the model does not know; prepare it with --species and "
-            "a list of those that it knows"
-        )
-    column = {code: found[0] for code, found in outputs.items()}
+    column = columns(data.folder, data.classes, classes)
     labels = torch.zeros(len(data), len(classes), dtype=torch.uint8)
     for row, mine in enumerate(data.table["species"]):
         labels[row, [column[code] for code in mine]] = 1
@@ -129,13 +147,14 @@ def domain(
             raise NotelaError(f"{data.folder} has no windows {use}; it needs more labelled recordings")
     kept = sorted(set(column.values()))
     seen = [[data.table[name][row] for name in ("recording", "start", "species")] for row in range(len(data))]
+    identity = hashlib.sha256(json.dumps([seen, Unlabelled(x).fingerprint()]).encode()).hexdigest()[:16]
     return Domain(
         adapt=_part(x, parts[0]),
         test=_part(x, parts[1]),
         test_labels=labels[parts[1]],
         adapt_labels=labels[parts[0]],
         classes=None if len(kept) == len(classes) else kept,
-        identity=hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16],
+        identity=identity,
     )
 
 
@@ -159,11 +178,6 @@ def pictures(data: Prepared, classifier: BirdClassifier, cache: Path) -> Tensor:
 @torch.no_grad()
 def _make_pictures(data: Prepared, classifier: BirdClassifier, path: Path) -> None:
     length, natural = samples_in(classifier.window), classifier.peak is None
-    if data.length < length:
-        raise NotelaError(
-            f"{data.folder} has windows of {data.length / SAMPLE_RATE:g} s and the model listens to "
-            f"{classifier.window:g} s; prepare it with --seconds {classifier.window:g}"
-        )
     start = (data.length - length) // 2
     header = {"descr": "<f2", "fortran_order": False}
     with replacing(path) as aside, open(aside, "wb") as file:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from notela.bench.suite import Domain, Suite
+from notela.bench.suite import Suite
 from notela.bench.suites import _recordings
 from notela.bioacoustics.head import Head
 from notela.bioacoustics.target_sets import target_set
@@ -60,12 +60,13 @@ def suite(
     if not tests:
         raise NotelaError(f"sets={sets!r} names no target set; the paper's are {SETS}")
     path = str(data / model) if (data / model).exists() or model.endswith(".safetensors") else model
-    places = {name: partial(_place, path, data, name, which) for name in [*validates, *tests]}
+    folders = {name: _folder(path, data, name) for name in [*validates, *tests]}
+    places = {name: partial(_recordings.place, path, folder, which) for name, folder in folders.items()}
     return Suite(
         name="birds",
         task=which,
         metrics=("accuracy",) if which == "singlelabel" else ("map", "cmap", "auroc", "top1"),
-        protocol=_recordings.phrase(path, _folder(path, data, tests[0]), which, score_empty=True),
+        protocol=_recordings.describe(path, folders, which, score_empty=True),
         class_names=tuple(one.scientific for one in _recordings.source(path).classes),
         model=partial(_recordings.network, path),
         validation={name: places[name] for name in validates},
@@ -74,10 +75,6 @@ def suite(
         published_by="in the paper",
         preset=f"audio-{which}",
     )
-
-
-def _place(path: str, data: Path, name: str, task: Task) -> Domain:
-    return _recordings.place(path, _folder(path, data, name), task)
 
 
 def _folder(path: str, data: Path, name: str) -> Path:
@@ -90,7 +87,7 @@ def _folder(path: str, data: Path, name: str) -> Path:
         folder = windows
         make = f"`notela prepare {data / name} --target {name} --to {folder}`"
     if not folder.is_dir():
-        raise NotelaError(
-            f"{folder} does not exist; make it with {make} (recordings: `notela data fetch {name} --to {data}`)"
-        )
+        fetched = target_set(name).record is not None
+        get = f"`notela data fetch {name} --to {data}`" if fetched else "from their authors"
+        raise NotelaError(f"{folder} does not exist; make it with {make} (recordings: {get})")
     return folder

@@ -102,7 +102,9 @@ def read(path: Path) -> Suite:
         for other, (same, _) in places["validation"].items():
             if (root / folder).resolve() == (root / same).resolve():
                 raise NotelaError(f"{name} and {other} in {path} are the same folder, and one is for validation")
-    form = _of_recordings(content, root) if birds else _of_files(content, root)
+    if "source" in content:
+        places["source"] = {"source": _place("source", content["source"], path, birds)}
+    form = _of_recordings(content, root, places) if birds else _of_files(content, root)
     make = form.pop("place")
     domains = {
         key: {name: partial(make, root / folder, **which) for name, (folder, which) in found.items()}
@@ -114,7 +116,7 @@ def read(path: Path) -> Suite:
         metrics=("accuracy",) if task == "singlelabel" else ("map", "cmap", "auroc", "top1"),
         validation=domains["validation"],
         test=domains["test"],
-        source=partial(make, root / content["source"]) if "source" in content else None,
+        source=domains.get("source", {}).get("source"),
         overrides=settings,
         **form,
     )
@@ -147,16 +149,18 @@ def _of_files(content: dict[str, Any], root: Path) -> dict[str, Any]:
     }
 
 
-def _of_recordings(content: dict[str, Any], root: Path) -> dict[str, Any]:
+def _of_recordings(content: dict[str, Any], root: Path, places: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """What is special about a suite of recordings and a bird classifier, or a head on embeddings."""
     score_empty = content.get("score_empty", True)
     if not isinstance(score_empty, bool):
         raise NotelaError(f"score_empty = {score_empty!r} must be true or false")
     given, task = content["model"], content["task"]
     model = str(root / given) if (root / given).exists() or given.endswith(".safetensors") else given  # a hub's, then
-    first = next(iter(content["test"].values()))
-    same = [name for name, one in content["test"].items() if isinstance(one, dict)]
-    phrase = _recordings.phrase(model, root / (first if isinstance(first, str) else first["folder"]), task, score_empty)
+    every = {name: place for found in places.values() for name, place in found.items()}
+    phrase = _recordings.describe(
+        model, {name: root / folder for name, (folder, _) in every.items()}, task, score_empty
+    )
+    same = [name for name, (_, which) in every.items() if which]
     return {
         "place": partial(_recordings.place, model, task=task, score_empty=score_empty),
         "protocol": phrase + (f"; {', '.join(same)}: scored on the windows that were adapted on" if same else ""),
