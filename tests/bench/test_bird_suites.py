@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from conftest import Here
 from notela.bench import plan
@@ -21,6 +22,7 @@ from notela.bioacoustics.embed import OfClassifier, embed
 from notela.bioacoustics.model import BirdClassifier
 from notela.bioacoustics.prepare import Settings, prepare
 from notela.bioacoustics.taxonomy import resolve
+from notela.cli import app
 from notela.errors import NotelaError
 
 sys.path.append(str(Path(__file__).parents[1] / "bioacoustics"))
@@ -141,6 +143,14 @@ def test_both_kinds_run_through_the_bench(here: Path, tmp_path: Path) -> None:
         assert failures == []
         records = [json.loads(line) for line in (tmp_path / name / "test.jsonl").read_text().splitlines()]
         assert {(r["domain"], r["settings"]["method"]) for r in records} >= {("s", "source"), ("s", "notela")}
+
+
+def test_a_method_that_the_model_gives_nothing_to_do_is_told_once(here: Path, tmp_path: Path) -> None:
+    words = ["bench", str(here / "choices.toml"), "--to", str(tmp_path), "--methods", "adabn", "--seeds", "1"]
+    shown = CliRunner().invoke(app, [*words, "--workers", "1"], env={"COLUMNS": "300"})
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("adabn changes nothing but running averages of norm layers") == 1
+    assert "failed: adabn on s, seed 0 and 1 more:" in shown.output
 
 
 @pytest.mark.parametrize(

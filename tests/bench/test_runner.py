@@ -293,8 +293,8 @@ def test_failed_runs_are_listed_kept_and_retried_on_request(
     real = trial.adapt
     monkeypatch.setattr(trial, "adapt", _breaking(lambda s: s["seed"] == 1 and s["method"].method.name == "tent"))
     failures = bench(str(small), tmp_path, Here(), methods=METHODS, trials=2, seeds=2)
-    expected = [f"tent on {d}, seed 1: the loss became nan" for d in ("hill", "pond", "wood")]
-    assert sorted(failures) == [(text, False) for text in expected]
+    expected = [(f"tent on {d}, seed 1", "the loss became nan", False) for d in ("hill", "pond", "wood")]
+    assert sorted(failures) == expected
     report.write(tmp_path)
     row = next(line for line in tables(tmp_path)["test.md"].splitlines() if line.startswith("| TENT"))
     assert row.count("†") == 6  # pond, wood, average, each in two metrics

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -71,10 +70,13 @@ def run(
         f"Intervals, settings, more tables and figures: {folder}/README.md ({duration(time.monotonic() - start)})",
         highlight=False,
     )
-    counts = Counter(failures)
-    for failure, times in list(counts.items())[:10]:
-        console.print(f"failed{f' {times} times' if times > 1 else ''}: {failure.text}", highlight=False, markup=False)
-    if len(counts) > 10:
+    by_reason: dict[str, list[str]] = {}
+    for failure in failures:
+        by_reason.setdefault(failure.reason, []).append(failure.run)
+    for reason, runs in list(by_reason.items())[:10]:
+        more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+        console.print(f"failed: {runs[0]}{more}: {reason}", highlight=False, markup=False)
+    if len(by_reason) > 10:
         console.print(f"... {len(failures)} failed runs in all; the others are in the records.", highlight=False)
     if any(failure.unexpected for failure in failures):
         console.print("Not all of this was the methods' own doing; --retry-failed runs it again.", highlight=False)

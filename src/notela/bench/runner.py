@@ -29,9 +29,10 @@ from notela.errors import NotelaError
 
 
 class Failure(NamedTuple):
-    """A run that failed, in a sentence, and whether that was not its method's doing."""
+    """A run that failed, why, and whether that was not its method's doing."""
 
-    text: str
+    run: str
+    reason: str
     unexpected: bool
 
 
@@ -168,8 +169,8 @@ class _Runner:
             self._progress.ended(job, outcome.seconds, failed="error" in record)
 
     def _fail(self, job: Job, record: Record) -> None:
-        text = f"{job.method} on {job.domain}, seed {job.seed}: {record['error']}"
-        self.failures.append(Failure(text, "unexpected" in record))
+        run = f"{job.method} on {job.domain}, seed {job.seed}"
+        self.failures.append(Failure(run, record["error"], "unexpected" in record))
 
 
 def _check_search(protocol: Protocol, validation: Records, folder: Path) -> None:
