@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from notela import lock
 from notela.errors import NotelaError
 from notela.lock import only_one
 
 
-def test_the_second_waits_for_the_first_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_second_waits_for_the_first_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "SILENT", 0.1)
     events: list[str] = []
     inside, leave = threading.Event(), threading.Event()
 

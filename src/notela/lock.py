@@ -11,6 +11,8 @@ from filelock import FileLock, Timeout
 
 from notela.errors import NotelaError
 
+SILENT = 1.0  # seconds; workers of one command take turns, and nobody need know
+
 
 @contextlib.contextmanager
 def only_one(folder: Path) -> Iterator[None]:
@@ -19,7 +21,7 @@ def only_one(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock")
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=SILENT)
         except Timeout:
             print(
                 f"another notela is at work in {folder}; waiting for it (Ctrl-C to stop)", file=sys.stderr, flush=True
