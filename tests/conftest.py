@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 
 import notela
 from notela.engines import here
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a script's background, where no Ctrl-C would be heard
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TASKS = ("singlelabel", "multilabel")
 CLASSES = 5

@@ -40,7 +40,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["bench", "digit"], "there is no suite 'digit'; choose one of aviary, aviary-single, cifar10c, digits"),
+        (["bench", "digit"], "there is no suite 'digit'; choose one of aviary, aviary-single, birds, cifar10c"),
         (["bench", "digits", "--trials", "few"], "trials='few' must be a whole number"),
         (["bench", "digits", "--engine", "ray", "--workers", "3"], "workers=3 is for the local engine"),
         (["bench", "digits", "--gpus", "1"], "address and gpus are for --engine ray"),
