@@ -26,6 +26,7 @@ from conftest import Here
 from notela import methods
 from notela.bench import plan, report, runner, suite, trial
 from notela.bench.plan import Protocol, make
+from notela.bench.progress import Progress
 from notela.bench.runner import bench
 from notela.bench.select import select
 from notela.bench.suite import Domain, Loaded, Suite
@@ -379,7 +380,7 @@ def _looked_at(small: Path) -> Protocol:
     protocol = make(found, str(small), chosen_methods=["tent"], trials=1, seeds=1)
     loaded = Loaded(found)
     protocol.model = loaded.model_fingerprint
-    runner.look_at(protocol, loaded, ["hill"])
+    runner.look_at(protocol, loaded, ["hill"], Progress(0, Here()))
     return protocol
 
 
@@ -421,6 +422,7 @@ def test_killed_at_three_random_moments_it_ends_with_the_same_tables(
         assert run.returncode == -signal.SIGKILL, "it was done before it could be killed"
     done = subprocess.run(command(small, tmp_path), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "loading hill" in done.stderr
     assert "failed" in done.stderr  # the log counts done, running, failed, left
     assert tables(tmp_path) == tables(undisturbed)
     same(tmp_path, undisturbed)

@@ -22,7 +22,7 @@ class Progress:
 
     def __init__(self, total: int, engine: Engine) -> None:
         self.total, self.done, self.failed = total, 0, 0
-        self._engine, self._stage = engine, ""
+        self._engine, self._stage, self._loading = engine, "", ""
         self._left: Counter[str] = Counter()
         self._runs: Counter[str] = Counter()
         self._seconds: Counter[str] = Counter()
@@ -38,9 +38,14 @@ class Progress:
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
 
+    def loading(self, domain: str) -> None:
+        """A domain is loaded, or made, if it is not there yet."""
+        self._loading = domain
+        self._log()
+
     def stage(self, name: str, waiting: Iterable[Job], finished: int, failed: int) -> None:
         """A stage begins; so many of its runs were done by an earlier command."""
-        self._stage, self._left = name, Counter(job.method for job in waiting)
+        self._loading, self._stage, self._left = "", name, Counter(job.method for job in waiting)
         self.done, self.failed = self.done + finished, self.failed + failed
         self._log(always=True)
 
@@ -60,6 +65,8 @@ class Progress:
 
     def _text(self) -> Text:
         left = self.total - self.done - self.failed
+        if self._loading:
+            return Text(f"loading {self._loading}: {self.done} of {self.total} runs done, {left} left")
         return Text(
             f"{self._stage}: {self.done} of {self.total} runs done, {self._engine.running} running, "
             f"{self.failed} failed, {left} left{self._time_left(left)}"

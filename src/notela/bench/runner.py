@@ -57,7 +57,7 @@ def bench(
     loaded = Loaded(suite)
     with Progress(protocol.count(), engine) as progress:
         protocol.model = loaded.model_fingerprint
-        look_at(protocol, loaded, protocol.validation)
+        look_at(protocol, loaded, protocol.validation, progress)
         validation = validation_records(folder, protocol)
         with engine:
             runner = _Runner(absolute(reference), unfinished, engine, progress, retry_failed)
@@ -65,7 +65,8 @@ def bench(
             _check_search(protocol, validation, folder)
             chosen = {method: choice.preset for method, choice in select(protocol, validation).items()}
 
-            look_at(protocol, loaded, [*protocol.test, SOURCE] if protocol.has_source_data else protocol.test)
+            places = [*protocol.test, SOURCE] if protocol.has_source_data else protocol.test
+            look_at(protocol, loaded, places, progress)
             repeats = _new(protocol.repeats(chosen), protocol.search())
             tests = _new(protocol.tests(chosen))
             progress.total = len(_new(protocol.search())) + len(repeats) + len(tests)
@@ -77,9 +78,10 @@ def bench(
     return runner.failures
 
 
-def look_at(protocol: Protocol, loaded: Loaded, domains: Iterable[str]) -> None:
+def look_at(protocol: Protocol, loaded: Loaded, domains: Iterable[str], progress: Progress) -> None:
     """Load domains one by one, note their fingerprints and sizes, and refuse what could not be run."""
     for name in domains:
+        progress.loading(name)
         domain, found = loaded.domain(name)
         for other, its in protocol.domains.items():
             if its == found and name != SOURCE and (other in protocol.validation) != (name in protocol.validation):
