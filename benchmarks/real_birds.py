@@ -29,8 +29,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import soundfile
 
+from notela import metrics
 from notela.bench.suites import aviary
 from notela.bioacoustics import birdnet, head
 from notela.bioacoustics import model as models
@@ -131,8 +133,24 @@ def targets(data: Path, work: Path, seconds: float, noise: Path) -> dict[str, Pr
         birds / "soundscapes", work / f"scapes-{seconds:g}s", Local(), boxes=boxes, species=species, settings=tiles
     ).prepared
     for name, made in sets.items():
-        print(f"{name}: {len(made)} windows of {seconds:g} s, {int(made.labels().any(1).sum())} with a species")
+        parts = (
+            {"all": made.rows()} if name != "soundscapes" else {"all": made.rows(), "held-out clips": made.rows("test")}
+        )
+        for part, rows in parts.items():
+            labels = made.labels(rows)
+            labels = labels[labels.any(1)]
+            print(
+                f"{name}, {part}: {len(rows)} windows of {seconds:g} s, {len(labels)} with a species; {chance(labels)}"
+            )
     return sets
+
+
+def chance(labels: npt.NDArray[np.uint8], draws: int = 20) -> str:
+    """What random scores get."""
+    rng = np.random.default_rng(0)
+    drawn = [rng.random(labels.shape) for _ in range(draws)]
+    means = [100 * np.mean([metrics.BY_NAME[name](z, labels) for z in drawn]) for name in ("map", "cmap")]
+    return f"random scores: mAP {means[0]:.1f}, cmAP {means[1]:.1f}"
 
 
 def mix(focal: Prepared, seconds: float, noise: Path, level: float, to: Path) -> Path:

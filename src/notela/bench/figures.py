@@ -146,7 +146,8 @@ def probabilities(results: Results) -> Figure | None:
     names = sorted(set.intersection(*(set(each) for each in known.values())), key=protocol.class_names.index)
     if not names:
         return None
-    figure, axes = _panels(4, width=3.2, height=2.6, columns=4, sharey=True)
+    longest = max(map(len, names))
+    figure, axes = _panels(4, width=3.2, height=2.6 + 0.08 * max(0, longest - 10), columns=4, sharey=True)
     for number, (axis, (heading, each)) in enumerate(zip(axes, known.items(), strict=True), 1):
         boxes = [_box(dict(zip(QUANTILES, each[name], strict=True)), name) for name in names]
         drawn = axis.bxp(boxes, showfliers=False, patch_artist=True, medianprops={"color": "black"})
@@ -155,7 +156,7 @@ def probabilities(results: Results) -> Figure | None:
         axis.set_ylim(-0.02, 1.02)
         axis.set_title(f"({number}) {heading}")
         axis.set_xlabel("class")
-        axis.tick_params(axis="x", rotation=90 if max(map(len, names)) > 3 else 0)
+        axis.tick_params(axis="x", rotation=90 if longest > 3 else 0)
     axes[0].set_ylabel("probability of the class\nwhere it is present")
     return figure
 

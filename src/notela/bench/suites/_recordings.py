@@ -132,9 +132,10 @@ def domain(
     hold no species are not scored. Single-label domains hold windows of exactly one species.
     """
     column = columns(data.folder, data.classes, classes)
+    own = data.labels()
     labels = torch.zeros(len(data), len(classes), dtype=torch.uint8)
-    for row, mine in enumerate(data.table["species"]):
-        labels[row, [column[code] for code in mine]] = 1
+    for i, one in enumerate(data.classes):  # two of a set's species may be one of the model's
+        labels[:, column[one.code]] |= torch.from_numpy(own[:, i])
     number = labels.sum(1).numpy()
     parts = [data.rows("adapt"), data.rows("test")] if held_out else [data.rows(), data.rows()]
     if task == "singlelabel":

@@ -23,7 +23,7 @@ from notela.bioacoustics import aviary, train
 from notela.bioacoustics import model as models
 from notela.bioacoustics.annotations import read
 from notela.bioacoustics.model import BirdClassifier, OnPictures
-from notela.bioacoustics.prepare import Settings, prepare
+from notela.bioacoustics.prepare import prepare
 from notela.bioacoustics.prepared import Prepared
 from notela.engines import Engine
 from notela.engines.here import Here
@@ -106,10 +106,7 @@ def _focal(data: Path, task: Task) -> Domain:
     """Focal recordings that the source has not seen."""
     with only_one(data / "focal.making"):
         folder = aviary.write_focal(data / "held-out", HELD_OUT, HELD_OUT_SEED)
-        settings = Settings(seconds=6.0, most=5)
-        ready = prepare(
-            folder, data / "held-out.windows", Here(), focal=True, species=aviary.species(), settings=settings
-        )
+        ready = prepare(folder, data / "held-out.windows", Here(), focal=True, species=aviary.species())
     return on_pictures(ready.prepared, data, task)
 
 
