@@ -60,6 +60,24 @@ def test_affinity_agrees_with_double_loop(
     np.testing.assert_allclose(got.to_dense(), brute_affinity(brute_lists(f, k), normalisation), rtol=1e-6)
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@settings(deadline=None, max_examples=20)
+@given(st.integers(2, 25), st.integers(1, 24), st.integers(0, 10_000))
+def test_symmetric_affinity_agrees_with_double_loop(metric: graph.Metric, n: int, k: int, seed: int) -> None:
+    k = min(k, n - 1)
+    f = torch.randn(n, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    lists, want = brute_lists(f, k, metric), np.zeros((n, n))
+    for i in range(n):
+        for j in lists[i]:
+            want[i, j] += 0.5
+            want[j, i] += 0.5
+    got = graph.symmetric_affinity(f, k, metric)
+    assert (got.layout, got.dtype) == (torch.sparse_csr, torch.float64)
+    np.testing.assert_array_equal(got.to_dense(), want)
+    assert torch.equal(got.to_dense(), got.to_dense().T)
+    torch.sparse_csr_tensor(got.crow_indices(), got.col_indices(), got.values(), (n, n), check_invariants=True)
+
+
 def test_duplicate_rows_are_neighbours_of_each_other_and_never_of_themselves() -> None:
     f = torch.ones(10, 3).repeat_interleave(2, 0)
     lists = graph.neighbours(f, 5)

@@ -161,8 +161,9 @@ class Classifier:
     def select(self, trainable: Trainable, *, freeze_head: bool = False) -> dict[str, nn.Parameter]:
         """Let only the parameters of this policy move; returns them by name.
 
-        "norm": scale and bias of every norm layer; "all"; "body": all but the head; "none"; else name patterns
-        such as ("layer4.*", "fc.*"). Parameters that came with requires_grad=False move too, if they are named.
+        "norm": scale and bias of every norm layer; "norm+head"; "all"; "body": all but the head; "none"; else
+        name patterns such as ("layer4.*", "fc.*"). Parameters that came with requires_grad=False move too, if they
+        are named.
         """
         named = dict(self.model.named_parameters())
         if trainable == "none":
@@ -171,9 +172,11 @@ class Classifier:
             chosen = set(named)
         elif trainable == "body":
             chosen = set(named) - self._head_parameters("trainable='body'")
-        elif trainable == "norm":
+        elif trainable in ("norm", "norm+head"):
             own = {id(p) for layer in self._norms for p in layer.parameters(recurse=False)}
             chosen = {name for name, p in named.items() if id(p) in own}
+            if trainable == "norm+head":  # a model without norm layers moves its head alone
+                chosen |= self._head_parameters("trainable='norm+head'")
             if not chosen:
                 raise NotelaError(
                     "trainable='norm', but the model has no normalisation layer with scale or bias; "

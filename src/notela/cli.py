@@ -105,7 +105,7 @@ def bench(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Runs of what was chosen, for the intervals.", show_default="the suite's")
     ] = None,
-    methods: Annotated[str | None, typer.Option(help="Some methods only: tent,notela.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Instead of the paper's eight: tent,notela,rpl.")] = None,
     engine: Annotated[EngineName, typer.Option(help="Processes of this machine, or a Ray cluster.")] = EngineName.local,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Local: runs at a time.", show_default="one for every --cpus cores")
@@ -118,7 +118,7 @@ def bench(
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run those again that failed before.")] = False,
     tables_only: Annotated[bool, typer.Option("--tables-only", help="Run nothing; make tables from records.")] = False,
 ) -> None:
-    """Compare all methods on a suite, as the paper does: search each method's grid on the validation domains, freeze
+    """Compare methods on a suite, as the paper does: search each method's grid on the validation domains, freeze
     the best settings, run them on the test domains with several seeds, write tables and figures.
 
     Stop it whenever you like: the same command goes on where it stopped, and never repeats a finished run.

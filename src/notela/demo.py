@@ -43,7 +43,7 @@ def run(seed: int = 0, quick: bool = False, data: Path = aviary.CACHE / "demo") 
         )
         for column in ("method", "mAP", "change", "cmAP", "change", "seconds"):
             table.add_column(column, justify="left" if column == "method" else "right")
-        for name in methods.names():
+        for name in methods.PAPER:
             began = time.perf_counter()
             with console.status(f"adapting with {name} to {len(place.adapt)} unlabelled windows"):
                 result = adapt(

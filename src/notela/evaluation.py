@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from notela import metrics
-from notela.classifier import check_classes, floating_type, split_output, to_model
+from notela import methods, metrics
+from notela.classifier import Classifier, Output, check_classes, floating_type, split_output, to_model
 from notela.data import Unlabelled
 from notela.errors import NotelaError
+from notela.methods.base import Method, Preset
 from notela.task import Task, check_task, probabilities
 
 
@@ -26,26 +28,56 @@ def predict(
     key: str | None = None,
     batch_size: int | None = None,
     device: str | torch.device | None = None,
+    method: str | Method | Preset | None = None,
+    head: str | None = None,
 ) -> Tensor:
-    """Probabilities (N, C) of a model on data, over the kept classes, in the data's order."""
+    """Probabilities (N, C) of a model on data, over the kept classes, in the data's order.
+
+    method: one that corrects the predictions of all data together ("lame"); it needs the model's embeddings, and `head`
+        names the last layer if it cannot be found.
+    """
     check_task(task)
+    chosen = None if method is None else methods.resolve(method, task).method
+    if chosen is not None and not chosen.corrects:
+        raise NotelaError(
+            f"method={chosen.name!r} changes a model, not its predictions: predict with the model that "
+            f"notela.adapt(..., method={chosen.name!r}) returns, and without method"
+        )
     if not isinstance(model, nn.Module):
         raise NotelaError(f"model is a {type(model).__name__}; expected a torch.nn.Module")
     frozen = copy.deepcopy(model).to(pick_device(device))
-    return probabilities(Predict(frozen, classes, batch_size)(data, key), task)
+    correct = None if chosen is None else partial(chosen.correct, task=task)
+    return probabilities(Predict(frozen, classes, batch_size, correct, head)(data, key), task)
 
 
 class Predict:
-    """From data (anything `adapt` takes) to logits over the kept `classes`, (N, C) on the CPU, by a frozen model."""
+    """From data (anything `adapt` takes) to logits over the kept `classes`, (N, C) on the CPU, by a frozen model.
 
-    def __init__(self, frozen: nn.Module, classes: Sequence[int] | None = None, batch_size: int | None = None) -> None:
+    `correct` makes other logits of them and of the embeddings, all rows together; `head` is the layer that these enter.
+    """
+
+    def __init__(
+        self,
+        frozen: nn.Module,
+        classes: Sequence[int] | None = None,
+        batch_size: int | None = None,
+        correct: Callable[[Output], Tensor] | None = None,
+        head: str | None = None,
+    ) -> None:
         self._frozen, self.classes, self._batch_size = frozen.eval(), classes, batch_size
+        self._correct, self._head = correct, head
 
     @torch.no_grad()
     def __call__(self, data: Any, key: str | None = None) -> Tensor:
         rows = Unlabelled(data, batch_size=self._batch_size, key=key)
         dtype = floating_type(self._frozen)
         device = next((p.device for p in self._frozen.parameters()), torch.device("cpu"))
+        if self._correct is not None:
+            classifier = Classifier(self._frozen, rows.example(), head=self._head, classes=self.classes, device=device)
+            classifier.require_features("correcting predictions")
+            outputs = [[part.cpu() for part in classifier(x)] for _, x in rows.batches(torch.arange(len(rows)))]
+            features, logits = (torch.cat(part) for part in zip(*outputs, strict=True))
+            return self._correct(Output(features, logits))
         parts = []
         for _, x in rows.batches(torch.arange(len(rows))):
             parts.append(split_output(self._frozen(to_model(x, device, dtype)))[1].float().cpu())

@@ -101,6 +101,26 @@ def mutual_affinity(
     return _csr(starts, lists[mutual], weights[mutual].to(features.dtype), n)
 
 
+def symmetric_affinity(features: Tensor, k: int, metric: Metric = "euclidean") -> Tensor:
+    """W = (A + Aᵀ)/2 of the k-nearest-neighbour graph A (a_ij = 1 if j is among the k nearest of i): sparse CSR (N, N),
+    zero diagonal. Mutual neighbours weigh 1, others ½.
+
+    >>> symmetric_affinity(torch.tensor([[0.0], [1.0], [3.0]]), k=1).to_dense()
+    tensor([[0.0000, 1.0000, 0.0000],
+            [1.0000, 0.0000, 0.5000],
+            [0.0000, 0.5000, 0.0000]])
+    """
+    if features.device.type == "mps":  # no sparse tensors there
+        features = features.cpu()
+    n = len(features)
+    lists = neighbours(features, k, metric).flatten()
+    own = torch.arange(n, device=lists.device).repeat_interleave(k)
+    # One number a pair sorts them as CSR wants: by row, then by column. A pair met twice is a mutual one.
+    pairs, met = torch.cat([own * n + lists, lists * n + own]).unique(return_counts=True)
+    starts = torch.searchsorted(pairs, torch.arange(n + 1, device=pairs.device) * n)
+    return _csr(starts, pairs % n, (met / 2).to(features.dtype), n)
+
+
 def is_mutual(rows: Tensor, lists: Tensor, all_lists: Tensor) -> Tensor:
     """Which neighbours `lists` (B, k) of `rows` (B,) name the row back in `all_lists` (N, k): mask (B, k).
 

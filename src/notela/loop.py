@@ -14,6 +14,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +26,8 @@ from notela.classifier import ADDED_DROPOUT, Classifier, Trainable
 from notela.data import Unlabelled
 from notela.errors import NotelaError, check_at_least, check_choice, check_integer
 from notela.evaluation import Predict, pick_device
-from notela.methods.base import Batch, Method, Preset
+from notela.methods.adabn import reestimate
+from notela.methods.base import Batch, Method, Preset, Statistics
 from notela.progress import Progress
 from notela.runs import RunFolder, describe
 from notela.state import Precision, Record, State, number_from
@@ -72,8 +74,10 @@ def adapt(
     trainable: Trainable | None = None,
     learning_rate: float | None = None,
     schedule: Literal["constant", "cosine"] | None = None,
-    statistics: Literal["source", "target"] | None = None,
+    statistics: Statistics | None = None,
     noise: bool | None = None,
+    teacher_momentum: float | Literal["slow"] | None = None,
+    anchor: float | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
     seed: int = 0,
@@ -109,6 +113,8 @@ def adapt(
         "schedule": schedule,
         "statistics": statistics,
         "noise": noise,
+        "teacher_momentum": teacher_momentum,
+        "anchor": anchor,
         "epochs": epochs,
     }
     if evaluator is not None and not callable(evaluator):
@@ -172,6 +178,9 @@ class Loop:
         )
         self.scaler = torch.amp.GradScaler(state.classifier.device.type, enabled=state.precision == "fp16")
         self.total_steps = preset.epochs * state.data.steps()
+        slow = preset.teacher_momentum == "slow"
+        self.teacher_momentum = 1 - 1 / self.total_steps if slow else float(preset.teacher_momentum)
+        self.anchors = [p.detach().clone() for p in parameters.values()] if preset.anchor else []
 
     def resume(self, folder: RunFolder) -> None:
         saved = folder.checkpoint()
@@ -190,6 +199,10 @@ class Loop:
         if first == 1:
             self.source = self._evaluate()
         _seed(state.seed, 0)
+        if first == 1 and state.preset.statistics == "re-estimated":
+            reestimate(state)
+        if first == 1 and self.teacher_momentum:
+            state.follow(self.parameters, self.teacher_momentum)
         state.preset.method.before_run(state)
         for epoch in range(first, state.preset.epochs + 1):
             state.epoch = epoch
@@ -209,7 +222,7 @@ class Loop:
             if record.get("kept") == 0:
                 state.note(f"epoch {epoch}: no pseudo-label was sure enough to be kept, so nothing was learned from it")
             if self.evaluator is not None:
-                record["evaluation"] = self._evaluate()
+                record["evaluation"] = self._evaluate(state.preset.method)
             self.history.append(record)
             if folder is not None:
                 folder.write_checkpoint(self)
@@ -226,6 +239,11 @@ class Loop:
             self.scaler.scale(loss).backward()
             self.scaler.step(self.optimizer)
             self.scaler.update()
+            with torch.no_grad():
+                for parameter, source in zip(self.parameters.values(), self.anchors, strict=False):
+                    parameter.lerp_(source, self.state.preset.anchor)
+            if self.teacher_momentum:
+                state.follow(self.parameters, self.teacher_momentum)
             state.meters.add("loss", loss.detach() * len(batch.rows), len(batch.rows))
         state.step += 1
         return None if loss is None else float(loss.detach())
@@ -252,7 +270,7 @@ class Loop:
     def _check_weights(self) -> None:
         """A finite loss can still have an infinite gradient, and AdaBN has no loss at all."""
         moving: dict[str, Tensor] = dict(self.parameters)
-        if self.state.preset.statistics == "target":
+        if self.state.preset.statistics != "source":
             moving |= dict(self.state.classifier.model.named_buffers())
         broken = [name for name, t in moving.items() if not t.isfinite().all()]
         if broken:
@@ -262,14 +280,16 @@ class Loop:
                 f"({self.state.preset.learning_rate})"
             )
 
-    def _evaluate(self) -> Record | None:
-        """Labels live in the evaluator; it gets predictions of a frozen copy, and nothing that adapts."""
+    def _evaluate(self, method: Method | None = None) -> Record | None:
+        """Labels live in the evaluator; it gets predictions of a frozen copy (as `method` corrects them), and nothing
+        that adapts."""
         if self.evaluator is None:
             return None
         classifier = self.state.classifier
         frozen = copy.deepcopy(self._source_model).to(classifier.device)
         frozen.load_state_dict(classifier.model.state_dict())
-        said = self.evaluator(Predict(frozen, classifier.classes))
+        correct = partial(method.correct, task=self.state.task) if method is not None and method.corrects else None
+        said = self.evaluator(Predict(frozen, classifier.classes, correct=correct, head=classifier.head))
         if not isinstance(said, Mapping):
             raise NotelaError(f"the evaluator returned {said!r}; expected a dict of names and numbers")
         return {name: float(value) for name, value in said.items()}
@@ -284,8 +304,10 @@ def _configure(state: State) -> dict[str, nn.Parameter]:
             "one kept class with task='singlelabel' always has probability 1 and nothing to adapt; keep two or more "
             "classes, or use task='multilabel'"
         )
-    if preset.statistics == "target" and len(state.data) == 1:
-        raise NotelaError("statistics='target' needs two items or more to have a variance; the data holds one")
+    if preset.statistics != "source" and len(state.data) == 1:
+        raise NotelaError(
+            f"statistics={preset.statistics!r} needs two items or more to have a variance; the data holds one"
+        )
     if method.needs_features:
         classifier.require_features(f"method={method.name!r}")
     if (preset.noise or method.draws_noise) and not classifier.has_noise(state.data.example()):
@@ -296,8 +318,8 @@ def _configure(state: State) -> dict[str, nn.Parameter]:
             )
         else:
             state.note("noise=True has no effect: the model has no dropout")
-    if preset.statistics == "target" and not classifier.statistics_layers():
-        state.note("statistics='target' has no effect: the model keeps no running averages")
+    if preset.statistics != "source" and not classifier.statistics_layers():
+        state.note(f"statistics={preset.statistics!r} has no effect: the model keeps no running averages")
     if classifier.gives_probabilities:
         state.note("the model's outputs look like probabilities, not logits; if so, hand it in without its softmax")
     return classifier.select(preset.trainable, freeze_head=method.freezes_head)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from notela.classifier import Classifier, Output
 from notela.data import Unlabelled
@@ -20,6 +21,9 @@ from notela.task import Task, entropy, entropy_of, hard, probabilities
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Record = dict[str, Any]
+
+_TEACHER = "teacher/"
+"""Banks that hold the teacher's weights, where it has its own."""
 
 
 @dataclass
@@ -48,7 +52,8 @@ class State:
 
     def teacher(self, x: Tensor) -> Output:
         """A clean pass: no dropout, no gradient. With target statistics the batch normalises itself, unrecorded."""
-        return self._quiet_pass(x, noise=False)
+        with self._teachers_weights():
+            return self._quiet_pass(x, noise=False)
 
     def student(self, x: Tensor) -> Output:
         """The pass that learns: noise and statistics as the preset says."""
@@ -60,7 +65,7 @@ class State:
         return output
 
     def sweep(self, noise: bool = False) -> Output:
-        """A pass over the whole set without gradient: embeddings and logits, row by row.
+        """The teacher's pass over the whole set, without gradient: embeddings and logits, row by row.
 
         In random order, since batches that normalise themselves must not be all of one kind; and in the same order
         throughout an epoch, so that two sweeps differ by noise alone.
@@ -70,7 +75,8 @@ class State:
         banks: tuple[Tensor, ...] | None = None
         done = 0
         for rows, x in self.data.batches(order):
-            output = self._quiet_pass(x, noise=noise)
+            with self._teachers_weights():
+                output = self._quiet_pass(x, noise=noise)
             if banks is None:
                 banks = tuple(part.new_empty(len(self.data), part.shape[1]) for part in output)
             for bank, part in zip(banks, output, strict=True):
@@ -80,6 +86,29 @@ class State:
                 self.progress.sweep(done)
         assert banks is not None
         return Output(*banks)
+
+    def follow(self, parameters: dict[str, nn.Parameter], momentum: float) -> None:
+        """The teacher's step: an exponential average of the student's weights, which begins as the source's."""
+        for name, parameter in parameters.items():
+            bank = f"{_TEACHER}{name}"
+            if bank not in self.banks:
+                self.banks[bank] = parameter.detach().clone()
+            elif momentum < 1:
+                self.banks[bank].lerp_(parameter.detach(), 1 - momentum)
+
+    @contextlib.contextmanager
+    def _teachers_weights(self) -> Iterator[None]:
+        """The teacher's weights in the place of the student's, if it has its own."""
+        own = {name.removeprefix(_TEACHER): t for name, t in self.banks.items() if name.startswith(_TEACHER)}
+        parameters = dict(self.classifier.model.named_parameters()) if own else {}
+        students = {name: parameters[name].data for name in own}
+        try:
+            for name, tensor in own.items():
+                parameters[name].data = tensor
+            yield
+        finally:
+            for name, tensor in students.items():
+                parameters[name].data = tensor
 
     def _quiet_pass(self, x: Tensor, *, noise: bool) -> Output:
         self.classifier.set_mode(noise=noise, batch_statistics=self.preset.statistics == "target")

@@ -137,8 +137,9 @@ def sharpen(logits: Tensor, task: Task, alpha: float = 1.0, message: Tensor | No
     return (gap / alpha).softmax(-1)
 
 
-def votes(labels: Tensor, task: Task) -> Tensor:
-    """What a neighbour with these (soft) labels says of each class, in the units of a logit.
+def votes(labels: Tensor, task: Task, mass: Tensor | float = 1.0) -> Tensor:
+    """What a neighbour with these (soft) labels says of each class, in the units of a logit; or what several say whose
+    labels were summed with weights of this total `mass`.
 
     The label itself; multi-label: y - (1 - y) = 2y - 1, since adding λWy to log p and λW(1-y) to log(1-p) adds
     the difference to the logit.
@@ -147,7 +148,7 @@ def votes(labels: Tensor, task: Task) -> Tensor:
     tensor([[-1.,  0.,  1.]])
     """
     check_task(task)
-    return labels if task == "singlelabel" else 2 * labels - 1
+    return labels if task == "singlelabel" else 2 * labels - mass
 
 
 def hard(labels: Tensor, task: Task) -> Tensor:

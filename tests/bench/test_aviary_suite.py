@@ -130,6 +130,6 @@ def test_the_demo_prints_a_row_for_every_method(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(demo.run, "__defaults__", (0, False, tmp_path))
     shown = CliRunner().invoke(app, ["demo", "--quick"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output
-    for name in ("source", *notela.methods.names()):
+    for name in ("source", *notela.methods.PAPER):
         assert name in shown.output
     assert "no labels used" in shown.output

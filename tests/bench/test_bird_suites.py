@@ -254,7 +254,7 @@ def test_published_sets_are_found_by_name(published: Path) -> None:
 def test_the_paper_s_numbers_have_every_method(published: Path) -> None:
     for table in birds.PAPER.values():
         for row in table.values():
-            assert set(row) == {"source", *plan.methods.names()}
+            assert set(row) == {"source", *plan.methods.PAPER}
 
 
 def test_what_is_missing_is_said_with_the_command_that_makes_it(published: Path) -> None:

@@ -73,7 +73,7 @@ def small_network(classes: int) -> Callable[..., nn.Module]:
         ("cifar10c?severity=1,", "severity='' is not one of"),
         ("cifar10c?corruptions=mist", "corruptions='mist' is not one of 'gaussian_noise'"),
         ("cifar10c?network=vgg", "network='vgg' is not one of 'resnet20'"),
-        ("digits?seed=3", "the suite digits has no option 'seed'; it takes none"),
+        ("digits-multi?seed=3", "the suite digits-multi has no option 'seed'; it takes none"),
         ("visda?part=train", "part='train' is not one of 'validation', 'test'"),
         ("visda?images=-1", "images=-1 must be"),
         ("office-home?source=art", "source='art' is not one of 'Art'"),
@@ -155,7 +155,7 @@ def test_the_paper_s_corruptions_and_more_seeds_for_four() -> None:
         dict.fromkeys(["gaussian noise", "glass blur", "snow", "contrast"], 3),
     )
     assert suite.published.keys() == {"average"}
-    assert suite.published["average"].keys() == {"source", *notela.methods.names()}
+    assert suite.published["average"].keys() == {"source", *notela.methods.PAPER}
     assert "4,000 of the 10,000" in suite.protocol
     assert "standard error of up to 1.6 points" in suite.protocol
     assert find("cifar10c?severity=3").published == {}

@@ -194,6 +194,7 @@ def test_a_target_set_brings_its_annotations_and_its_classes(here: Path, tmp_pat
         (("predict", "birds.safetensors", "site", "--to", "out", "--format", "xls"), "format='xls' is not one of"),
         (("predict", "birds.safetensors", "site", "--to", "out", "--species", "no.txt"), "no.txt cannot be read"),
         (("adapt", "birds.safetensors", "site", "--to", "x.safetensors", "--method", "tint"), "method='tint' is not"),
+        (("adapt", "birds.safetensors", "site", "--to", "x.safetensors", "--method", "lame"), "nothing to save"),
         (("adapt", "birds.safetensors", "site", "--to", "x"), "must end in .safetensors"),
     ],
 )

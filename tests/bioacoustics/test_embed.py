@@ -249,6 +249,10 @@ def test_commands_work_on_embeddings(
         (("predict", tmp_path / "birds.safetensors", tmp_path / "site", "--to", "x"), "is no head on them"),
         (("train", tmp_path / "site", "--to", "x.safetensors"), "has no labels to train on"),
         (("train", tmp_path / "site", "--to", "x.safetensors", "--noise", scape), "--noise is for windows of sound"),
+        (
+            ("adapt", tmp_path / "head.safetensors", tmp_path / "site", "--to", "x.safetensors", "--method", "lame"),
+            "nothing to save",
+        ),
     ):
         refused = typed(*words)
         assert isinstance(refused.exception, NotelaError)

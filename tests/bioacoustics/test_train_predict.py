@@ -356,6 +356,8 @@ def test_mistakes_are_named_before_the_work(untrained: BirdClassifier, scape: Pa
         prepare(scape, tmp_path / "file" / "b", Here())
     with pytest.raises(NotelaError, match="method='notla' is not one of"):
         adapt_to_recordings(untrained, scape, tmp_path / "c", Here(), method="notla")
+    with pytest.raises(NotelaError, match="method='lame' corrects predictions .* nothing to save"):
+        adapt_to_recordings(untrained, scape, tmp_path / "c", Here(), method="lame")
     assert not (tmp_path / "c").exists()
     predict(untrained, scape, tmp_path / "d")
     (tmp_path / "d" / "settings.json").write_text("[]")

@@ -37,6 +37,10 @@ CASES: dict[str, Method] = {
     "dropout_student-iteration": DropoutStudent(alpha=0.5, refresh="iteration"),
     "notela-epoch": NOTELA(k=4, refresh="epoch", iterations=3),
     "notela-iteration": NOTELA(k=4, refresh="iteration", normalisation="symmetric"),
+    "rpl": methods.RPL(q=0.8),
+    "aad": methods.AaD(k=3, beta=2.0),
+    "eta": methods.ETA(margin=0.95, redundancy=0.97),
+    "lame": methods.LAME(k=4),
 }
 
 
@@ -44,6 +48,8 @@ def preset(case: str, **policies: object) -> Preset:
     start = Preset(CASES[case], learning_rate=1e-2, epochs=2, batch_size=16)
     if case.startswith("adabn"):
         start = dataclasses.replace(start, trainable="none", statistics="target")
+    if case == "lame":  # refuses statistics of the target, which would move
+        policies |= {"trainable": "none", "statistics": "source"}
     return dataclasses.replace(start, **policies)
 
 
@@ -56,6 +62,8 @@ def test_what_moves_and_what_does_not(
 ) -> None:
     if case.startswith("adabn"):
         policy, expected = preset(case), set(STATISTICS)
+    elif case == "lame":
+        policy, expected = preset(case), set()
     else:
         policy = preset(case, trainable=trainable, statistics=statistics)
         expected = set(NORM if trainable == "norm" else PARAMETERS)
@@ -76,7 +84,7 @@ def test_same_seed_same_bits_other_seed_other_bits(case: str, task: str, net: Ne
     assert same(first.model, again.model)
     assert first.history == again.history
     other = quick(net, x, task=task, method=preset(case), seed=4)
-    if case != "adabn-exact":  # its pooled moments hardly feel the order
+    if case not in ("adabn-exact", "lame"):  # pooled moments hardly feel the order, and nothing nothing at all
         assert not same(first.model, other.model)
 
 
@@ -125,8 +133,8 @@ def test_history_tells_what_the_issue_promises(case: str, task: str, net: Net, x
     for record in history:
         for name in ("confidence", "entropy", "marginal_entropy", "positives"):
             assert record[name] >= 0
-        assert (record["loss"] is None) == case.startswith("adabn")
-    has_labels = case.startswith(("pseudo", "dust", "dropout", "notela")) or case == "shot"
+        assert (record["loss"] is None) == case.startswith(("adabn", "lame"))
+    has_labels = case.startswith(("pseudo", "dust", "dropout", "notela", "rpl")) or case == "shot"
     assert (history[1]["changed"] is not None) == has_labels
     assert history[0]["changed"] is None
     assert (history[1]["degree"] is not None) == case.startswith(("nrc", "notela"))
@@ -290,6 +298,15 @@ def test_grids_are_those_of_the_paper() -> None:
         (lambda: PseudoLabel(threshold="high"), "threshold=high must be"),
         (lambda: SHOT(beta=-0.1), "beta=-0.1"),
         (lambda: NRC(extended_k=0), "extended_k=0"),
+        (lambda: methods.RPL(q=1.5), "q=1.5 must be a number from 0 to 1"),
+        (lambda: methods.AaD(k=0), "k=0"),
+        (lambda: methods.AaD(beta=-1.0), "beta=-1.0"),
+        (lambda: methods.ETA(margin=-0.4), "margin=-0.4"),
+        (lambda: methods.ETA(redundancy=float("nan")), "redundancy=nan"),
+        (lambda: methods.LAME(k=0), "k=0"),
+        (lambda: methods.LAME(lambda_=-1.0), "lambda_=-1.0"),
+        (lambda: methods.LAME(iterations=0), "iterations=0"),
+        (lambda: methods.LAME(metric="taxi"), "'taxi' is not one of"),
         (lambda: methods.AdaBN(momentum=0.0), "momentum=0.0"),
         (lambda: methods.AdaBN(momentum=0.1, exact=True), "has no momentum"),
         (lambda: Preset(methods.TENT(), epochs=0), "epochs=0"),

@@ -326,6 +326,58 @@ def test_notela_per_epoch_uses_all_its_settings(task: Task) -> None:
     assert not torch.allclose(got, plain, atol=1e-3)
 
 
+@pytest.mark.parametrize("form", ["votes", "centred", "standardised"])
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("normalisation", ["row", "symmetric"])
+def test_messages_row_by_row_and_class_by_class(task: Task, form: str, normalisation: str) -> None:
+    """m_i = λ (Σ_j w_ij p_j - d_i p̄)/s, entry by entry; isolated rows hear nothing."""
+    torch.manual_seed(8)
+    n, c, lam, alpha = 30, 4, 2.0, 0.7
+    z, x = torch.randn(n, c, dtype=torch.float64) * 3, torch.randn(n, 3, dtype=torch.float64)
+    affinity = mutual_affinity(x, 2, normalisation)  # type: ignore[arg-type]
+    w = affinity.to_dense().numpy()
+    assert (w.sum(1) == 0).any(), "some rows have no mutual neighbour"
+    p = probabilities(z, task).numpy()
+    got = teacher_step(z, affinity, task, alpha, lam, message=form).numpy()  # type: ignore[arg-type]
+    for i in range(n):
+        m = np.zeros(c)
+        for k in range(c):
+            mean = p[:, k].sum() / n
+            for j in range(n):
+                vote = p[j, k] if task == "singlelabel" else 2 * p[j, k] - 1
+                m[k] += w[i, j] * (vote if form == "votes" else p[j, k] - mean)
+            if form == "standardised":
+                m[k] /= np.sqrt(mean * (1 - mean))
+        if task == "singlelabel":
+            want = softmax((np.log(p[i]) + lam * m) / alpha)
+        else:
+            want = 1 / (1 + np.exp(-(z[i].numpy() + lam * m) / alpha))
+        np.testing.assert_allclose(got[i], want)
+
+
+@pytest.mark.parametrize("form", ["centred", "standardised"])
+@pytest.mark.parametrize("task", TASKS)
+def test_a_set_that_is_all_alike_hears_nothing(task: Task, form: str) -> None:
+    """The published message moves such a set towards "no bird at all"; a centred one leaves it as it is."""
+    torch.manual_seed(9)
+    x, z = torch.randn(20, 3), torch.tensor([[-3.0, -4.0, -2.0]]).expand(20, 3)
+    affinity = mutual_affinity(x, 5)
+    p = probabilities(z, task)
+    got = teacher_step(z, affinity, task, 1.0, 2.0, message=form)  # type: ignore[arg-type]
+    torch.testing.assert_close(got, p, rtol=1e-4, atol=1e-5)
+    if task == "multilabel":
+        assert (teacher_step(z, affinity, task, 1.0, 2.0)[affinity.to_dense().sum(1) > 0] < 0.5 * p[0]).all()
+
+
+def test_a_class_that_nobody_has_is_not_made_loud() -> None:
+    """s is at least that of a class with one row in N: noise of 1e-9 in a silent class must not become a message."""
+    x = torch.randn(16, 3)
+    z = torch.full((16, 2), -20.0)
+    z[0] = -16.0
+    got = teacher_step(z, mutual_affinity(x, 5), "multilabel", 1.0, 2.0, message="standardised")
+    torch.testing.assert_close(got, z.sigmoid(), rtol=1e-3, atol=1e-9)
+
+
 def test_a_probability_at_the_threshold_is_not_sure_enough() -> None:
     state = Probe(None, "multilabel", torch.zeros(4, 5), torch.zeros(5, 3, requires_grad=True))
     PseudoLabel(0.5).loss(Batch(torch.arange(4), torch.zeros(4, 5)), state)  # type: ignore[arg-type]
@@ -368,15 +420,16 @@ def test_nrc_weights_and_lists_against_brute_force() -> None:
     torch.testing.assert_close(state.banks["features"] + state.banks["offset"], moved)
 
 
+@pytest.mark.parametrize("form", ["votes", "standardised"])
 @pytest.mark.parametrize("normalisation", ["row", "symmetric"])
 @pytest.mark.parametrize("task", TASKS)
-def test_notela_per_iteration_against_the_banks(task: Task, normalisation: str) -> None:
+def test_notela_per_iteration_against_the_banks(task: Task, normalisation: str, form: str) -> None:
     """New rows are searched in the old bank, mutuality is asked of the old lists, then the rows are replaced."""
     torch.manual_seed(4)
     n, k, lam, alpha = 25, 4, 1.3, 0.6
     x, weight = torch.randn(n, 3, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
     state = Probe(None, task, x, weight)
-    method = notela.methods.NOTELA(alpha, "iteration", k, lam, normalisation)
+    method = notela.methods.NOTELA(alpha, "iteration", k, lam, normalisation, message=form)
     method.before_run(state)  # type: ignore[arg-type]
     offset = state.banks["offset"]
     old_f, old_p = state.banks["features"] + offset, state.banks["probabilities"].clone()
@@ -391,9 +444,13 @@ def test_notela_per_iteration_against_the_banks(task: Task, normalisation: str) 
         listed = distance.argsort()[:k].tolist()
         mutual = [j for j in listed if i in old_lists[j].tolist()]
         message = torch.zeros(4, dtype=torch.float64)
+        mean = old_p.mean(0)
         for j in mutual:
             w = 1 / len(mutual) if normalisation == "row" else (len(mutual) * max(int(old_degree[j]), 1)) ** -0.5
-            message += w * (old_p[j] if task == "singlelabel" else 2 * old_p[j] - 1)
+            if form == "standardised":
+                message += w * (old_p[j] - mean) / (mean * (1 - mean)).sqrt()
+            else:
+                message += w * (old_p[j] if task == "singlelabel" else 2 * old_p[j] - 1)
         z = clean.logits[b]
         if task == "singlelabel":
             want = ((z.log_softmax(0) + lam * message) / alpha).softmax(0)

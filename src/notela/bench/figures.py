@@ -29,6 +29,10 @@ COLOURS = {
     "nrc": "#009E73",
     "dropout_student": "#0072B2",
     "notela": "#D55E00",
+    "rpl": "#882255",
+    "aad": "#44AA99",
+    "eta": "#999933",
+    "lame": "#332288",
     SUPERVISED: "#555555",
 }
 # Every run of the same records writes the same bytes.

@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import json
 import random
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -30,6 +31,8 @@ SEARCH_SEED = 0
 """The seed of every run of the search, and of the draw of the grid's subset."""
 DEFAULT_TRIALS = 24
 SOURCE, SUPERVISED, AVERAGE = "source", "supervised", "average"
+_LATER = {"message": "votes", "teacher_momentum": 0.0, "anchor": 0.0}
+"""Settings that older records do not have; with these values they change nothing, and are left out of keys."""
 _CORE = (loop, state, task, graph, classifier, data, evaluation, metrics)
 
 
@@ -58,7 +61,7 @@ class Job:
         """A hash of everything that determines the result."""
         whole = {
             "domain": self.domain,
-            "settings": self.settings,
+            "settings": {k: v for k, v in self.settings.items() if k not in _LATER or v != _LATER[k]},
             "seed": self.seed,
             "metrics": self.metrics,
             **self.fingerprints,
@@ -198,9 +201,10 @@ def make(
 ) -> Protocol:
     """The protocol of a suite; fingerprints are filled in as its parts are loaded.
 
-    By default, 24 trials if there are validation domains and none if not, and the suite's own numbers of seeds.
+    By default, the paper's methods, 24 trials if there are validation domains and none if not, and the suite's own
+    numbers of seeds.
     """
-    wanted = list(dict.fromkeys(methods.names() if chosen_methods is None else chosen_methods))
+    wanted = list(dict.fromkeys(methods.PAPER if chosen_methods is None else chosen_methods))
     for name in wanted:
         check_choice("method", name, methods.names())
     if trials is None:
@@ -264,12 +268,14 @@ def grid(method: str) -> tuple[Preset, ...]:
 
 @cache
 def code_version(method: str) -> str:
-    """A hash of the code that a method runs through: its own file, those it derives from, and the core. Comments,
-    docstrings and formatting do not count."""
+    """A hash of the code that a method runs through: its own file, those of the methods it derives or imports from, and
+    the core. Comments, docstrings and formatting do not count."""
     own: list[ModuleType] = []
     if method != SOURCE:
         kind = type(grid(method)[0].method)
         own = [inspect.getmodule(base) for base in kind.__mro__[:-1]]  # type: ignore[misc]
+        used = {getattr(value, "__module__", None) for value in vars(own[0]).values()} - {m.__name__ for m in own}
+        own += [sys.modules[name] for name in sorted(filter(None, used)) if name.startswith(f"{methods.__name__}.")]
     digest = hashlib.sha256()
     for module in (*_CORE, *own):
         digest.update(_meaning(Path(str(module.__file__)).read_text(encoding="utf-8")).encode())

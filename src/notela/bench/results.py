@@ -32,6 +32,10 @@ TITLES = {
     "nrc": "NRC",
     "dropout_student": "Dropout Student",
     "notela": "NOTELA",
+    "rpl": "RPL",
+    "aad": "AaD",
+    "eta": "ETA",
+    "lame": "LAME",
     SUPERVISED: "Supervised",
 }
 METRIC_TITLES = {

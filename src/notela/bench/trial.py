@@ -22,6 +22,7 @@ from notela.bench.supervised import with_labels
 from notela.errors import NotelaError
 from notela.evaluation import Predict, pick_device, predict
 from notela.loop import adapt
+from notela.methods.base import Preset
 from notela.metrics import as_array
 
 CHECKPOINT_SECONDS = 20.0
@@ -91,7 +92,8 @@ def run(trial: Trial) -> dict[str, Any]:
         record["notes"] = result.notes
     record["evaluation"] = {name: [round(epoch[name], 6) for epoch in epochs] for name in suite.metrics}
     if job.probabilities:
-        record["probabilities"] = _distributions(suite, final, domain)
+        corrects = job.preset is not None and job.preset.method.corrects
+        record["probabilities"] = _distributions(suite, final, domain, job.preset if corrects else None)
     json.dumps(record, allow_nan=False)  # what cannot be written must fail here, not where records are kept
     return record
 
@@ -136,9 +138,9 @@ def forget(folder: Path, job: Job) -> None:
         (folder / f"{job.key}.lock").unlink(missing_ok=True)
 
 
-def _distributions(suite: Suite, model: Any, domain: Domain) -> dict[str, list[float]]:
+def _distributions(suite: Suite, model: Any, domain: Domain, method: Preset | None) -> dict[str, list[float]]:
     """For the most frequent classes, quantiles of the class's probability on the held-out examples that hold it."""
-    p = as_array(predict(model, domain.test, task=suite.task, classes=domain.classes))
+    p = as_array(predict(model, domain.test, task=suite.task, classes=domain.classes, method=method))
     labels = as_array(domain.test_labels)
     kept = np.arange(len(suite.class_names)) if domain.classes is None else np.asarray(domain.classes)
     holds = labels[:, None] == kept if suite.task == "singlelabel" else labels[:, kept] > 0

@@ -14,6 +14,7 @@ from notela.bioacoustics.model import BirdClassifier
 from notela.bioacoustics.prepare import Report, Settings, prepare
 from notela.bioacoustics.prepared import Windows
 from notela.engines import Engine
+from notela.errors import NotelaError
 from notela.evaluation import pick_device, predict
 from notela.lock import only_one
 from notela.loop import Result, adapt
@@ -52,7 +53,7 @@ def adapt_to_recordings(
 
     `run_dir` keeps the windows and the run: the same call again goes on where an earlier one stopped.
     """
-    resolve(method, "multilabel")  # a name that there is not is better known before the windows are cut
+    check_method(method)  # better known before the windows are cut
     pick_device(settings.get("device"))  # likewise
     cutting = Settings(seconds=model.window, most=most)
     with only_one(run_dir):
@@ -68,3 +69,14 @@ def adapt_to_recordings(
             for one in (model, result.model)
         ]
     return Adapted(result, report, *scores)
+
+
+def check_method(method: Any) -> None:
+    """Refuse a method that there is not, and one that leaves the classifier as it is."""
+    chosen = resolve(method, "multilabel").method
+    if chosen.corrects:
+        raise NotelaError(
+            f"method={chosen.name!r} corrects predictions and leaves the classifier as it is, so there would be "
+            "nothing to save; choose another such as 'notela', or use "
+            f"notela.predict(..., method={chosen.name!r}) in Python"
+        )

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from notela.bioacoustics import brought, detections, embeddings, head, model
+from notela.bioacoustics.adapt import check_method
 from notela.bioacoustics.annotations import Box
 from notela.bioacoustics.birdnet import LICENCE, NAME, BirdNet
 from notela.bioacoustics.embed import Embedder, OfClassifier
@@ -156,6 +157,7 @@ def adapt(
     """A head and embeddings without labels → an adapted head."""
     console, start = Console(), time.monotonic()
     check_new_model(to, "adapted.safetensors", Path(source))
+    check_method(method)
     classifier, data = head.load(source), embeddings.read(folder)
     classifier.check(data)
     classes = classes_of(console, classifier.classes, species, strict)

@@ -7,25 +7,34 @@ from dataclasses import replace
 from typing import Any
 
 from notela.errors import NotelaError, check_choice
-from notela.methods import adabn, dropout_student, dust, notela, nrc, pseudo_label, shot, tent
+from notela.methods import aad, adabn, dropout_student, dust, eta, lame, notela, nrc, pseudo_label, rpl, shot, tent
+from notela.methods.aad import AaD
 from notela.methods.adabn import AdaBN
 from notela.methods.base import Batch, Method, Preset
 from notela.methods.dropout_student import DropoutStudent
 from notela.methods.dust import DUST
+from notela.methods.eta import ETA
+from notela.methods.lame import LAME
 from notela.methods.notela import NOTELA
 from notela.methods.nrc import NRC
 from notela.methods.pseudo_label import PseudoLabel
+from notela.methods.rpl import RPL
 from notela.methods.shot import SHOT
 from notela.methods.tent import TENT
 from notela.task import Task
 
 __all__ = [
     "DUST",
+    "ETA",
+    "LAME",
     "NOTELA",
     "NRC",
+    "PAPER",
     "PRESET_NAMES",
+    "RPL",
     "SHOT",
     "TENT",
+    "AaD",
     "AdaBN",
     "Batch",
     "DropoutStudent",
@@ -47,7 +56,13 @@ _FILES: dict[str, Any] = {
     "nrc": nrc,
     "dropout_student": dropout_student,
     "notela": notela,
+    "rpl": rpl,
+    "aad": aad,
+    "eta": eta,
+    "lame": lame,
 }
+PAPER = ("adabn", "tent", "shot", "pseudo_label", "dust", "nrc", "dropout_student", "notela")
+"""The methods that the paper compares, in its order."""
 PRESET_NAMES = ("image", "audio-multilabel", "audio-singlelabel")
 
 # The rows "All" of the paper's grid (appendix E).
@@ -61,28 +76,30 @@ COMMON_GRID: dict[str, tuple[Any, ...]] = {
 
 
 def names() -> tuple[str, ...]:
-    """The methods by name, in the paper's order.
+    """The methods by name: the paper's, in its order, then others.
 
-    >>> names()
-    ('adabn', 'tent', 'shot', 'pseudo_label', 'dust', 'nrc', 'dropout_student', 'notela')
+    >>> names()[len(PAPER) :]
+    ('rpl', 'aad', 'eta', 'lame')
     """
     return tuple(_FILES)
 
 
 def preset(method: str, name: str) -> Preset:
-    """What the published numbers were run with, for "image", "audio-multilabel" or "audio-singlelabel".
+    """What the published numbers were run with, for "image", "audio-multilabel" or "audio-singlelabel"; of a method
+    that is not the paper's, TENT's policies there.
 
     >>> preset("notela", "image").method.k, preset("notela", "image").statistics
     (15, 'target')
     """
     check_choice("method", method, names())
-    check_choice("preset", name, PRESET_NAMES)
+    check_choice("preset", name, tuple(_FILES[method].PRESETS))
     chosen: Preset = _FILES[method].PRESETS[name]
     return chosen
 
 
 def grid(method: str) -> tuple[Preset, ...]:
-    """Every point of the paper's search grid for a method: its own settings times the common ones.
+    """Every point of the paper's search grid for a method: its own settings times the common ones. A method that is not
+    the paper's has a grid of the same kind.
 
     >>> len(grid("notela")), len(grid("adabn"))
     (576, 2)
@@ -90,8 +107,8 @@ def grid(method: str) -> tuple[Preset, ...]:
     check_choice("method", method, names())
     start = preset(method, "image")
     common = COMMON_GRID
-    if start.trainable == "none":  # forward passes only: nothing but dropout can differ
-        common = {"noise": COMMON_GRID["noise"]}
+    if start.trainable == "none":  # forward passes only: nothing but dropout can differ, if they leave a trace at all
+        common = {"noise": COMMON_GRID["noise"]} if start.statistics == "target" else {}
     return tuple(
         replace(start, method=settings, **dict(zip(common, values, strict=True)))
         for settings in _FILES[method].GRID

@@ -37,10 +37,14 @@ class AdaBN(Method):
 
     def before_run(self, state: State) -> None:
         layers = state.classifier.statistics_layers()
-        if not layers or state.preset.statistics == "source":
+        if not layers or state.preset.statistics != "target":
             raise NotelaError(
                 "adabn changes nothing but running averages of norm layers, and "
-                + ("statistics='source' freezes them" if layers else "this model has none (no BatchNorm)")
+                + (
+                    f"statistics={state.preset.statistics!r} freezes them"
+                    if layers
+                    else "this model has none (no BatchNorm)"
+                )
                 + "; choose another method such as 'notela'"
             )
         for layer in layers:
@@ -75,6 +79,18 @@ class Pooled:
         self.mean, self.count = self.mean + step * n / total, total
         layer.running_mean.copy_(self.mean)
         layer.running_var.copy_(self.variance)
+
+
+def reestimate(state: State) -> None:
+    """Running averages of the whole set in one pass, before anything else moves: what `exact` leaves after an epoch."""
+    layers = [layer for layer in state.classifier.statistics_layers() if isinstance(layer, _BatchNorm)]
+    handles = [layer.register_forward_hook(Pooled(state)) for layer in layers]
+    state.classifier.set_mode(noise=False, batch_statistics=True, update_statistics=True)
+    with torch.no_grad():
+        for _, x in state.data.batches(torch.randperm(len(state.data))):
+            state.classifier(x)
+    for handle in handles:
+        handle.remove()
 
 
 def _preset(noise: bool) -> Preset:

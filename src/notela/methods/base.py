@@ -1,19 +1,22 @@
-"""What a method is (settings and three hooks), and what a preset is (a method and everything a run needs)."""
+"""What a method is (settings and hooks), and what a preset is (a method and everything a run needs)."""
 
 from __future__ import annotations
 
 import dataclasses
 import numbers
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, get_args
 
 from torch import Tensor
 
-from notela.classifier import Trainable
+from notela.classifier import Output, Trainable
 from notela.errors import NotelaError, check_at_least, check_choice, check_integer
+from notela.task import Task
 
 if TYPE_CHECKING:
     from notela.state import State
+
+Statistics = Literal["source", "target", "re-estimated"]
 
 
 class Batch(NamedTuple):
@@ -48,41 +51,60 @@ class Method:
         """The scalar to minimise on this batch; None: forward passes only."""
         raise TypeError(f"{type(self).__name__} has no loss")
 
+    def correct(self, output: Output, task: Task) -> Tensor:
+        """Logits of a whole set, corrected together from its embeddings and logits; as they are, by default."""
+        return output.logits
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the method has a `correct` of its own, which predictions then pass through."""
+        return type(self).correct is not Method.correct
+
 
 @dataclass(frozen=True)
 class Preset:
     """Everything a run needs: the method's settings and the policies of the loop.
 
-    trainable: "norm", "all", "body" (all but the head), "none" or name patterns; statistics: "source" (frozen running
-    averages) or "target" (batch statistics, running averages updated); noise: dropout on in the student's passes.
+    trainable: "norm", "norm+head", "all", "body" (all but the head), "none" or name patterns; statistics: "source"
+    (frozen running averages), "target" (batch statistics, running averages updated) or "re-estimated" (running averages
+    of the whole target, taken once before the first epoch, then frozen); noise: dropout on in the student's passes.
+    teacher_momentum: clean passes are of an exponential average of the student: 0 the student itself, 1 the source,
+    "slow" 1 - 1/T with T the run's steps. anchor: after each step, this share of the way back to the source's weights.
     """
 
     method: Method
     trainable: Trainable = "norm"
     learning_rate: float = 1e-4
     schedule: Literal["constant", "cosine"] = "constant"
-    statistics: Literal["source", "target"] = "source"
+    statistics: Statistics = "source"
     noise: bool = True
     epochs: int = 10
     batch_size: int = 64
+    teacher_momentum: float | Literal["slow"] = 0.0
+    anchor: float = 0.0
 
     def __post_init__(self) -> None:
         if isinstance(self.trainable, list):
             object.__setattr__(self, "trainable", tuple(self.trainable))
         check_choice("schedule", self.schedule, ("constant", "cosine"))
-        check_choice("statistics", self.statistics, ("source", "target"))
+        check_choice("statistics", self.statistics, get_args(Statistics))
         check_at_least("learning_rate", self.learning_rate, 0)
         check_integer("epochs", self.epochs, 1)
         check_integer("batch_size", self.batch_size, 1)
+        check_share("anchor", self.anchor)
+        if self.teacher_momentum != "slow":
+            check_share("teacher_momentum", self.teacher_momentum)
         if not isinstance(self.noise, bool):
             raise NotelaError(f"noise={self.noise!r} must be True or False")
         if not isinstance(self.trainable, str) and not (
             isinstance(self.trainable, tuple) and all(isinstance(name, str) for name in self.trainable)
         ):
-            raise NotelaError(f"trainable={self.trainable!r} must be 'norm', 'all', 'body' or name patterns")
-        if self.statistics == "target" and self.batch_size == 1:
             raise NotelaError(
-                "batch_size=1 with statistics='target': a batch of one has no variance to normalise by; "
+                f"trainable={self.trainable!r} must be 'norm', 'norm+head', 'all', 'body' or name patterns"
+            )
+        if self.statistics != "source" and self.batch_size == 1:
+            raise NotelaError(
+                f"batch_size=1 with statistics={self.statistics!r}: a batch of one has no variance to normalise by; "
                 "choose batch_size=2 or more (64 in the paper), or statistics='source'"
             )
 
@@ -92,6 +114,12 @@ class Preset:
         if isinstance(self.trainable, tuple):
             values["trainable"] = list(self.trainable)
         return {"method": self.method.name, **dataclasses.asdict(self.method), **values}
+
+
+def check_share(name: str, value: float) -> None:
+    """Refuse anything but a number in [0, 1]."""
+    if not isinstance(value, numbers.Real) or not 0 <= value <= 1:
+        raise NotelaError(f"{name}={value!r} must be a number from 0 to 1")
 
 
 def check_threshold(name: str, value: float) -> None:

@@ -6,7 +6,7 @@ Dropout Student, whose teacher also listens to each row's mutual nearest neighbo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from notela.task import Task, probabilities, sharpen, votes
 if TYPE_CHECKING:
     from notela.state import State
 
+Message = Literal["votes", "centred", "standardised"]
+
 
 @dataclass(frozen=True)
 class NOTELA(DropoutStudent):
@@ -28,6 +30,9 @@ class NOTELA(DropoutStudent):
 
     `k` counts true neighbours; the authors' code counts the row itself too, so its k=15 is 14 here. `iterations`
     unrolls the concave-convex procedure of the appendix (1 = paper) until labels change by less than `tolerance`.
+
+    `message`: "votes" as published; "centred" and "standardised" tell only how a row's neighbours differ from the whole
+    set (see `neighbours_message`).
     """
 
     name = "notela"
@@ -38,6 +43,7 @@ class NOTELA(DropoutStudent):
     metric: Metric = "euclidean"
     iterations: int = 1
     tolerance: float = 1e-4
+    message: Message = "votes"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,6 +53,7 @@ class NOTELA(DropoutStudent):
         check_at_least("tolerance", self.tolerance, 0)
         check_choice("normalisation", self.normalisation, ("row", "symmetric"))
         check_choice("metric", self.metric, ("euclidean", "cosine"))
+        check_choice("message", self.message, get_args(Message))
         if self.iterations > 1 and self.refresh == "iteration":
             raise NotelaError(
                 f"iterations={self.iterations} unrolls over the whole set and needs refresh='epoch'; "
@@ -70,7 +77,14 @@ class NOTELA(DropoutStudent):
         affinity = mutual_affinity(clean.features, k, self.normalisation, self.metric)
         state.record(degree=affinity.crow_indices().diff().float())
         return teacher_step(
-            clean.logits, affinity, state.task, self.alpha, self.lambda_, self.iterations, self.tolerance
+            clean.logits,
+            affinity,
+            state.task,
+            self.alpha,
+            self.lambda_,
+            self.iterations,
+            self.tolerance,
+            self.message,
         )
 
     def teach_rows(self, rows: Tensor, clean: Output, state: State) -> Tensor:
@@ -80,9 +94,11 @@ class NOTELA(DropoutStudent):
         mutual = is_mutual(rows, lists, banks["lists"])
         degree = mutual.sum(1)
         weights = edge_weights(degree, banks["degree"][lists], self.normalisation) * mutual
-        said = votes(banks["probabilities"][lists], state.task)
-        heard = torch.einsum("bk,bkc->bc", weights.to(said.dtype), said)
-        labels = sharpen(clean.logits, state.task, self.alpha, message=self.lambda_ * heard)
+        everyone = banks["probabilities"]
+        weights = weights.to(everyone.dtype)
+        heard = torch.einsum("bk,bkc->bc", weights, everyone[lists])
+        told = neighbours_message(heard, weights.sum(1), everyone, state.task, self.message)
+        labels = sharpen(clean.logits, state.task, self.alpha, message=self.lambda_ * told)
         banks["features"][rows] = features
         banks["probabilities"][rows] = probabilities(clean.logits, state.task)
         banks["lists"][rows] = lists
@@ -99,6 +115,7 @@ def teacher_step(
     lambda_: float,
     iterations: int = 1,
     tolerance: float = 1e-4,
+    message: Message = "votes",
 ) -> Tensor:
     """Pseudo-labels of the whole set from logits (N, C) and affinity W (N, N): eq. 3, or its unrolled form
     y(t) ∝ p^(1/α) ⊙ exp((λ/α) W y(t-1)), y(0) = p.
@@ -108,13 +125,39 @@ def teacher_step(
     tensor([0.6817, 0.3183])
     """
     labels = probabilities(logits, task)
+    mass = (affinity @ labels.new_ones(len(labels), 1).to(affinity.device))[:, 0].to(logits.device)
     for _ in range(iterations):
         before = labels
-        heard = (affinity @ votes(before, task).to(affinity.device)).to(logits.device)
-        labels = sharpen(logits, task, alpha, message=lambda_ * heard)
+        heard = (affinity @ before.to(affinity.device)).to(logits.device)
+        told = neighbours_message(heard, mass, before, task, message)
+        labels = sharpen(logits, task, alpha, message=lambda_ * told)
         if iterations > 1 and (labels - before).abs().max() < tolerance:
             break
     return labels
+
+
+def neighbours_message(heard: Tensor, mass: Tensor, everyone: Tensor, task: Task, form: Message) -> Tensor:
+    """What a row's neighbours tell it, in the units of a logit: `heard` is Σ_j w_ij p_j (B, C), `mass` d_i = Σ_j w_ij
+    (B,), `everyone` the whole set's p (N, C), whose mean is p̄.
+
+    "votes", as published: Wp, or W(2p - 1) in the multi-label task. Where positives are rare, that is about -d_i for
+    every class whatever the neighbours are: the whole set slides to "nothing", but for rows without neighbours.
+    "centred": Wp - d p̄, which is nothing where neighbours are like everybody, and nothing where there are none.
+    "standardised": (Wp - d p̄)/√(p̄(1 - p̄)), so that a rare class is heard as loudly as a common one; one row in N is
+    the rarest that a set can tell.
+
+    >>> p = torch.tensor([[0.9], [0.1], [0.1], [0.1]])
+    >>> neighbours_message(p[:1], torch.ones(1), p, "multilabel", "centred")
+    tensor([[0.6000]])
+    """
+    if form == "votes":
+        return votes(heard, task, mass[:, None])
+    mean = everyone.mean(0)
+    told = heard - mass[:, None] * mean
+    if form == "centred":
+        return told
+    rarest = 1 / len(everyone)
+    return told / (mean * (1 - mean)).clamp(min=rarest * (1 - rarest)).sqrt()
 
 
 # With the published k, read as the paper's text has it; the authors' code, which counts the row itself, ran k - 1.
@@ -122,6 +165,16 @@ PRESETS = {
     "image": Preset(NOTELA(1.0, "iteration", 15, 2.0), "norm", 1e-4, "constant", "target", noise=True),
     "audio-multilabel": Preset(NOTELA(1.0, "epoch", 5, 1.0), "norm", 1e-4, "constant", "source", noise=True),
     "audio-singlelabel": Preset(NOTELA(1.0, "iteration", 15, 2.0), "all", 1e-4, "cosine", "source", noise=True),
+    # Not of the paper: for sets whose neighbours know more than the published message lets them say.
+    "centred": Preset(
+        NOTELA(1.0, "epoch", 15, 2.0, metric="cosine", message="standardised"),
+        "norm+head",
+        1e-3,
+        "constant",
+        "re-estimated",
+        noise=True,
+        teacher_momentum="slow",
+    ),
 }
 # The paper searches λ = α.
 GRID = tuple(

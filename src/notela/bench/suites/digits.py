@@ -1,5 +1,8 @@
 """scikit-learn's real 8×8 digits; a small network that knows them clean meets nine corruptions.
 
+    notela bench digits                                              # all classes about as frequent as at the source
+    notela bench digits --set mix=skewed --to results/digits-skewed  # three classes dominate, other ones in each domain
+
 Every digit belongs to one of source, validation and test, by a stable hash of its number. Made with
 `python -m notela.bench.suites.digits`: the source network's weights, `digits.safetensors`.
 """
@@ -19,28 +22,32 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from notela.bench.suite import Domain, Suite
+from notela.errors import check_choice
 from notela.stable import stable_share
 
 Images = npt.NDArray[np.float64]
 WEIGHTS = Path(__file__).with_name("digits.safetensors")
 PARTS = {"source": (0.0, 0.3), "validation": (0.3, 0.55), "test": (0.55, 1.0)}
 ADAPT = 0.75
+DOMINANT, RARE = 3, 0.1  # classes that stay whole where the mix is skewed; the share that stays of each other class
 
 
-def suite() -> Suite:
-    """Nine corruptions of digits that the source network has not seen."""
+def suite(mix: str = "balanced") -> Suite:
+    """Nine corruptions of digits that the source network has not seen; `mix`: "balanced" or "skewed"."""
+    check_choice("mix", mix, ("balanced", "skewed"))
+    skewed = mix == "skewed"
+    place = partial(partial, _domain, skewed=skewed)
     return Suite(
-        name="digits",
+        name="digits-skewed" if skewed else "digits",
         task="singlelabel",
         metrics=("accuracy",),
         protocol="8×8 images; no digit is in two of source, validation and test; split 75 / 25 by a stable hash of "
-        "the digit's number; all 10 outputs kept",
+        "the digit's number; all 10 outputs kept"
+        + (f"; in each domain {DOMINANT} classes dominate, {RARE:.0%} is left of the others" if skewed else ""),
         class_names=tuple("0123456789"),
         model=model,
-        validation={name: partial(_domain, "validation", name) for name in ("noise", "contrast", "blur")},
-        test={
-            name: partial(_domain, "test", name) for name in ("impulse", "fog", "thick", "tilt", "shadow", "stripes")
-        },
+        validation={name: place("validation", name) for name in ("noise", "contrast", "blur")},
+        test={name: place("test", name) for name in ("impulse", "fog", "thick", "tilt", "shadow", "stripes")},
         source=partial(_domain, "source", "clean"),
         overrides={"batch_size": 16},  # the paper's 64 would leave these small sets 100 steps
     )
@@ -86,8 +93,13 @@ def corrupt(x: Images, name: str, seed: str, strength: float = 1.0) -> Tensor:
     return torch.from_numpy(stored).float()[:, None] / 255
 
 
-def _domain(part: str, corruption: str) -> Domain:
+def _domain(part: str, corruption: str, skewed: bool = False) -> Domain:
     images, classes, share = pool(part)
+    if skewed:
+        dominant = np.random.default_rng(list(f"mix {corruption}".encode())).permutation(10)[:DOMINANT]
+        stays = stable_share(f"mix {corruption} {i}" for i in range(len(classes))) < RARE
+        stays |= np.isin(classes, dominant)
+        images, classes, share = images[stays], classes[stays], share[stays]
     x, y, adapt = corrupt(images, corruption, part), torch.from_numpy(classes), torch.from_numpy(share < ADAPT)
     return Domain(adapt=x[adapt], test=x[~adapt], test_labels=y[~adapt], adapt_labels=y[adapt])
 
