@@ -146,7 +146,9 @@ def test_nan_keeps_the_last_good_checkpoint(net: Net, x: Tensor, quick: Quick, t
 
         def __getitem__(self, i: int) -> Tensor:
             Turning.reads += 1
-            return x[i] * (torch.nan if Turning.reads > 70 * 2 + 40 else 1)
+            return x[i] * (
+                torch.nan if Turning.reads > 70 * 4 + 40 else 1
+            )  # a look at all rows before the first and after each epoch
 
     with pytest.raises(notela.NotelaError, match="NaN or infinity in items"):
         quick(net, Turning(), task="singlelabel", method="tent", epochs=5, run_dir=tmp_path)

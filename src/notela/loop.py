@@ -21,13 +21,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from notela import guard as signs
 from notela import methods
-from notela.classifier import ADDED_DROPOUT, Classifier, Trainable
+from notela.classifier import ADDED_DROPOUT, Classifier, Output, Trainable
 from notela.data import Unlabelled
 from notela.errors import NotelaError, check_at_least, check_choice, check_integer
 from notela.evaluation import Predict, pick_device
+from notela.guard import Signals, Verdict
 from notela.methods.adabn import reestimate
-from notela.methods.base import Batch, Method, Preset, Statistics
+from notela.methods.base import Batch, Guarding, Method, Preset, Statistics
 from notela.progress import Progress
 from notela.runs import RunFolder, describe
 from notela.state import Precision, Record, State, number_from
@@ -48,6 +50,10 @@ class Result:
     """What the evaluator said of the source model, before anything moved."""
     description: Record
     """Everything that determines the run: settings, task, classes, seed, fingerprints; and the versions."""
+    verdict: Verdict
+    """Whether it helped, as far as unlabelled data can tell."""
+    evaluation: Record | None
+    """What the evaluator said of the returned model."""
 
     def __str__(self) -> str:
         last, settings = self.history[-1], self.description["settings"]
@@ -57,9 +63,9 @@ class Result:
         lines = [head, f"last epoch: {numbers}"]
         if self.source is not None:
             for name, before in self.source.items():
-                after = last.get("evaluation", {}).get(name)
+                after = (self.evaluation or {}).get(name)
                 lines.append(f"{name}: {before:.4g}" + ("" if after is None else f" -> {after:.4g}"))
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes), self.verdict.text])
 
 
 def adapt(
@@ -78,6 +84,7 @@ def adapt(
     noise: bool | None = None,
     teacher_momentum: float | Literal["slow"] | None = None,
     anchor: float | None = None,
+    guard: Guarding | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
     seed: int = 0,
@@ -115,6 +122,7 @@ def adapt(
         "noise": noise,
         "teacher_momentum": teacher_momentum,
         "anchor": anchor,
+        "guard": guard,
         "epochs": epochs,
     }
     if evaluator is not None and not callable(evaluator):
@@ -151,10 +159,10 @@ def adapt(
             loop.resume(folder)
         with Progress(progress, preset, rows) as bar:
             loop.run(folder, bar)
-    if folder is None:
-        return Result(classifier.release(), loop.history, state.notes, loop.source, description)
-    result = Result(classifier.release(), loop.history, state.notes, loop.source, folder.description)
-    folder.finish(result)
+    made = description if folder is None else folder.description
+    result = Result(classifier.release(), loop.history, state.notes, loop.source, made, loop.verdict, loop.evaluation)
+    if folder is not None:
+        folder.finish(result)
     return result
 
 
@@ -180,6 +188,12 @@ class Loop:
         self.total_steps = preset.epochs * state.data.steps()
         slow = preset.teacher_momentum == "slow"
         self.teacher_momentum = 1 - 1 / self.total_steps if slow else float(preset.teacher_momentum)
+        dice = torch.Generator().manual_seed(number_from(state.seed, 0, 2))
+        self._sample = torch.randperm(len(state.data), generator=dice)[: signs.SAMPLE].sort().values
+        self._before = signs.signals(state.deployed(self._sample), state.task)
+        """Signals of the source."""
+        self.verdict: Verdict
+        self.evaluation: Record | None = None
         self.anchors = [p.detach().clone() for p in parameters.values()] if preset.anchor else []
 
     def resume(self, folder: RunFolder) -> None:
@@ -199,12 +213,12 @@ class Loop:
         if first == 1:
             self.source = self._evaluate()
         _seed(state.seed, 0)
-        if first == 1 and state.preset.statistics == "re-estimated":
-            reestimate(state)
-        if first == 1 and self.teacher_momentum:
-            state.follow(self.parameters, self.teacher_momentum)
+        if first == 1:
+            self._begin()
         state.preset.method.before_run(state)
         for epoch in range(first, state.preset.epochs + 1):
+            if self._acts and self.history and signs.collapsed(self._start(), Signals(**self.history[-1]["signals"])):
+                break
             state.epoch = epoch
             _seed(state.seed, state.epoch)
             state.meters.clear()
@@ -221,11 +235,80 @@ class Loop:
             }
             if record.get("kept") == 0:
                 state.note(f"epoch {epoch}: no pseudo-label was sure enough to be kept, so nothing was learned from it")
+            record |= self._judge()
             if self.evaluator is not None:
                 record["evaluation"] = self._evaluate(state.preset.method)
             self.history.append(record)
             if folder is not None:
                 folder.write_checkpoint(self)
+        self._end()
+
+    # ---- the guard
+
+    @property
+    def _acts(self) -> bool:
+        return self.state.preset.guard == "act"
+
+    def _begin(self) -> None:
+        """Statistics, and what later epochs are held against."""
+        state = self.state
+        start = self._before
+        if state.preset.statistics == "re-estimated":
+            reestimate(state)
+        elif state.preset.statistics == "auto" and state.classifier.statistics_layers():
+            start = self._try_statistics()
+        if self._acts:
+            state.banks["start"] = torch.tensor(start, dtype=torch.float64)
+            state.keep(self._moving())
+        if self.teacher_momentum:
+            state.follow(self.parameters, self.teacher_momentum)
+
+    def _try_statistics(self) -> Signals:
+        """Statistics of the target, if they make similar items agree more; a change in the mix of classes looks to a
+        norm layer like another camera, and then they do not."""
+        state = self.state
+        buffers = {name: b.clone() for name, b in state.classifier.model.named_buffers()}
+        reestimate(state)
+        now = signs.signals(state.deployed(self._sample), state.task)
+        health, reason = signs.compare(self._before, now)
+        if health == "better":
+            state.note(f"statistics of norm layers were taken from the target: with them, {reason}")
+            return now
+        for name, buffer in state.classifier.model.named_buffers():
+            buffer.copy_(buffers[name])
+        state.note(f"statistics of norm layers stay the source's: with the target's, {reason}")
+        return self._before
+
+    def _judge(self) -> Record:
+        """The model after an epoch, against the one that the run began with."""
+        state = self.state
+        output = state.deployed(self._sample)
+        now = signs.signals(Output(output.features, state.preset.method.correct(output, state.task)), state.task)
+        health, _ = signs.compare(self._start(), now)
+        if self._acts and health == "better":
+            state.keep(self._moving())
+        return {"signals": now._asdict(), "health": health}
+
+    def _start(self) -> Signals:
+        return Signals(*self.state.banks["start"].tolist()) if self._acts else self._before
+
+    def _end(self) -> None:
+        """The verdict, and the way back to the last healthy epoch."""
+        kept = None
+        if self._acts:
+            kept = max((record["epoch"] for record in self.history if record["health"] == "better"), default=0)
+            self.state.put_back(self._moving())
+        self.verdict = signs.verdict(self._before, self.history, kept)
+        if self.evaluator is not None:
+            last = self.history[-1]
+            self.evaluation = last["evaluation"] if kept in (None, last["epoch"]) else self._evaluate()
+
+    def _moving(self) -> dict[str, Tensor]:
+        """Every tensor of the model that this run may change."""
+        moving: dict[str, Tensor] = dict(self.parameters)
+        if self.state.preset.statistics != "source":
+            moving |= dict(self.state.classifier.model.named_buffers())
+        return moving
 
     def _step(self, batch: Batch) -> float | None:
         state = self.state
@@ -269,10 +352,7 @@ class Loop:
 
     def _check_weights(self) -> None:
         """A finite loss can still have an infinite gradient, and AdaBN has no loss at all."""
-        moving: dict[str, Tensor] = dict(self.parameters)
-        if self.state.preset.statistics != "source":
-            moving |= dict(self.state.classifier.model.named_buffers())
-        broken = [name for name, t in moving.items() if not t.isfinite().all()]
+        broken = [name for name, t in self._moving().items() if not t.isfinite().all()]
         if broken:
             raise NotelaError(
                 f"{broken[0]} became NaN or infinite in epoch {self.state.epoch} ({len(broken)} such); the last "
@@ -318,7 +398,7 @@ def _configure(state: State) -> dict[str, nn.Parameter]:
             )
         else:
             state.note("noise=True has no effect: the model has no dropout")
-    if preset.statistics != "source" and not classifier.statistics_layers():
+    if preset.statistics not in ("source", "auto") and not classifier.statistics_layers():
         state.note(f"statistics={preset.statistics!r} has no effect: the model keeps no running averages")
     if classifier.gives_probabilities:
         state.note("the model's outputs look like probabilities, not logits; if so, hand it in without its softmax")

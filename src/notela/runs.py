@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 import notela
 from notela.data import Unlabelled, feed
 from notela.errors import NotelaError
+from notela.guard import Verdict
 
 if TYPE_CHECKING:
     from notela.loop import Loop, Result
@@ -153,7 +155,12 @@ class RunFolder:
             history = [json.loads(line) for line in path.read_text().splitlines()]
         except (OSError, ValueError) as error:
             raise NotelaError(f"{path} cannot be read ({error}); restore it, or choose another folder") from error
-        return {"history": history, "notes": run["notes"], "source": run["source"]}
+        verdict = Verdict(**run["verdict"])
+        return {
+            "history": history,
+            "verdict": verdict,
+            **{name: run[name] for name in ("notes", "source", "evaluation")},
+        }
 
     def load_model(self, model: nn.Module) -> None:
         """The finished run's weights, into `model`."""
@@ -198,8 +205,9 @@ class RunFolder:
         """The adapted model and the final records; the checkpoint goes."""
         _write_tensors(self.path / "model.safetensors", _state(result.model), {"format": "pt"})
         self._write_history(result.history)
-        ending = {"finished": True, "notes": result.notes, "source": result.source}
-        _write_json(self.path / "run.json", {**self.description, **ending})
+        ending = {name: getattr(result, name) for name in ("notes", "source", "evaluation")}
+        verdict = dataclasses.asdict(result.verdict)
+        _write_json(self.path / "run.json", {**self.description, "finished": True, **ending, "verdict": verdict})
         (self.path / "checkpoint.safetensors").unlink(missing_ok=True)
 
     def _write_history(self, history: list[dict[str, Any]]) -> None:

@@ -24,6 +24,8 @@ Record = dict[str, Any]
 
 _TEACHER = "teacher/"
 """Banks that hold the teacher's weights, where it has its own."""
+_KEPT = "kept/"
+"""Banks that hold the model as it was when it was healthy last."""
 
 
 @dataclass
@@ -87,6 +89,14 @@ class State:
         assert banks is not None
         return Output(*banks)
 
+    def deployed(self, rows: Tensor) -> Output:
+        """The student on some rows as it would be deployed: no noise, running averages, no gradient."""
+        self.classifier.set_mode(noise=False, batch_statistics=False)
+        with torch.no_grad(), self._autocast():
+            outputs = [self.classifier(x) for _, x in self.data.batches(rows)]
+        features, logits = (torch.cat(part) for part in zip(*outputs, strict=True))
+        return Output(features, logits)
+
     def follow(self, parameters: dict[str, nn.Parameter], momentum: float) -> None:
         """The teacher's step: an exponential average of the student's weights, which begins as the source's."""
         for name, parameter in parameters.items():
@@ -95,6 +105,16 @@ class State:
                 self.banks[bank] = parameter.detach().clone()
             elif momentum < 1:
                 self.banks[bank].lerp_(parameter.detach(), 1 - momentum)
+
+    def keep(self, tensors: dict[str, Tensor]) -> None:
+        """Remember the model as it is now."""
+        self.banks |= {f"{_KEPT}{name}": tensor.detach().clone() for name, tensor in tensors.items()}
+
+    def put_back(self, tensors: dict[str, Tensor]) -> None:
+        """The model as it was remembered last."""
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                tensor.copy_(self.banks[f"{_KEPT}{name}"])
 
     @contextlib.contextmanager
     def _teachers_weights(self) -> Iterator[None]:

@@ -33,6 +33,8 @@ COLOURS = {
     "aad": "#44AA99",
     "eta": "#999933",
     "lame": "#332288",
+    "centred": "#AA3377",
+    "auto": "#117733",
     SUPERVISED: "#555555",
 }
 # Every run of the same records writes the same bytes.

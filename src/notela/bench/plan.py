@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from notela import classifier, data, evaluation, graph, loop, methods, metrics, state, task
+from notela import classifier, data, evaluation, graph, guard, loop, methods, metrics, state, task
 from notela.bench import supervised
 from notela.bench.suite import Suite, command
 from notela.errors import NotelaError, check_choice, check_integer
@@ -31,9 +31,9 @@ SEARCH_SEED = 0
 """The seed of every run of the search, and of the draw of the grid's subset."""
 DEFAULT_TRIALS = 24
 SOURCE, SUPERVISED, AVERAGE = "source", "supervised", "average"
-_LATER = {"message": "votes", "teacher_momentum": 0.0, "anchor": 0.0}
+_LATER = {"message": "votes", "teacher_momentum": 0.0, "anchor": 0.0, "guard": "watch"}
 """Settings that older records do not have; with these values they change nothing, and are left out of keys."""
-_CORE = (loop, state, task, graph, classifier, data, evaluation, metrics)
+_CORE = (loop, state, task, graph, classifier, data, evaluation, metrics, guard)
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,8 @@ class Protocol:
     published: dict[str, dict[str, float]] = field(default_factory=dict)
     published_by: str = ""
     preset: str = ""
+    ceiling: bool = False
+    """Whether the supervised ceiling is run, with fixed settings, where nothing is searched."""
 
     # ---- what is compared
 
@@ -110,7 +112,7 @@ class Protocol:
     @property
     def rows(self) -> list[str]:
         """The methods, and the ceiling."""
-        return [*self.methods, SUPERVISED] if self.searched else self.methods
+        return [*self.methods, SUPERVISED] if self.searched or self.ceiling else self.methods
 
     def seeds_of(self, domain: str) -> int:
         """How often each method is run on a domain."""
@@ -121,8 +123,12 @@ class Protocol:
         later repeats nothing. Without a search, the published settings."""
         if self.searched:
             points = list(grid(method))
+        elif method == SUPERVISED:
+            points = [supervised.PRESET]
+        elif self.preset and method not in methods.NICKNAMES:
+            points = [methods.preset(method, self.preset)]
         else:
-            points = [methods.preset(method, self.preset) if self.preset else methods.resolve(method, self.task)]
+            points = [methods.resolve(method, self.task)]
         if self.trials and self.trials < len(points):
             random.Random(f"{SEARCH_SEED} {method}").shuffle(points)
             points = points[: self.trials]
@@ -206,7 +212,7 @@ def make(
     """
     wanted = list(dict.fromkeys(methods.PAPER if chosen_methods is None else chosen_methods))
     for name in wanted:
-        check_choice("method", name, methods.names())
+        check_choice("method", name, (*methods.names(), *methods.NICKNAMES, SUPERVISED))
     if trials is None:
         trials = DEFAULT_TRIALS if suite.validation else 0
     elif trials != "all":
@@ -237,16 +243,17 @@ def make(
         validation=list(suite.validation) if trials != 0 else [],
         test=list(suite.test),
         overrides=dict(suite.overrides),
-        methods=wanted,
+        methods=[name for name in wanted if name != SUPERVISED],
         trials=None if trials == "all" else trials,
         seeds=suite.seeds if seeds is None else seeds,
         has_source_data=suite.source is not None,
-        code={name: code_version(name) for name in (SOURCE, SUPERVISED, *wanted)},
+        code={name: code_version(name) for name in dict.fromkeys((SOURCE, SUPERVISED, *wanted))},
         more_seeds=dict(suite.more_seeds) if seeds is None else {},
         levels={name: list(level) for name, level in suite.levels.items()},
         published={place: dict(values) for place, values in suite.published.items()},
         published_by=suite.published_by,
         preset=suite.preset,
+        ceiling=SUPERVISED in wanted,
     )
 
 

@@ -36,6 +36,8 @@ TITLES = {
     "aad": "AaD",
     "eta": "ETA",
     "lame": "LAME",
+    "centred": "NOTELA, centred",
+    "auto": "auto",
     SUPERVISED: "Supervised",
 }
 METRIC_TITLES = {

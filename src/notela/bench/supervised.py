@@ -38,6 +38,9 @@ class Supervised(Method):
         return cross_entropy(logits, kept.to(logits.dtype), state.task).mean()
 
 
+# Where nothing is searched: everything moves, as far as ten epochs at the grid's highest rate take it.
+PRESET = Preset(Supervised(), "all", 1e-3, "cosine", "source", noise=True)
+
 # What every method searches.
 GRID = tuple(
     Preset(Supervised(), **dict(zip(methods.COMMON_GRID, values, strict=True)))

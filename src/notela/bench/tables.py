@@ -9,18 +9,21 @@ from dataclasses import replace
 from notela.bench.plan import AVERAGE, SOURCE, SUPERVISED, Protocol
 from notela.bench.results import METRIC_TITLES, Estimate, Results, title, varied
 from notela.bench.writing import Cell, Table
-from notela.methods import NOTELA
+from notela.methods import NICKNAMES, NOTELA
 from notela.methods.base import Preset
 
 
 def everything(results: Results) -> list[Table]:
-    """All tables of a comparison; without a search there is no ceiling, no validation and no ablation."""
+    """All tables of a comparison; without a search there is no validation and no ablation."""
     protocol = results.protocol
     tables = [_methods_table(results, "test", protocol.test, "Test domains"), _hindsight(results)]
+    if protocol.searched or protocol.ceiling:
+        tables.append(_gap(results))
+    tables.append(_by_domain(results))
     if not protocol.searched:
-        return [*tables, _by_domain(results)]
+        return tables
     heading = "Validation domains, on which settings were chosen"
-    tables += [_gap(results), _by_domain(results), _methods_table(results, "validation", protocol.validation, heading)]
+    tables.append(_methods_table(results, "validation", protocol.validation, heading))
     return [*tables, _ablation(results)] if results.ablation else tables
 
 
@@ -64,6 +67,7 @@ def _by_domain(results: Results) -> Table:
 def _hindsight(results: Results) -> Table:
     """Last epoch against the best one in hindsight, and how safe each method is."""
     metric, domains = results.protocol.metrics[0], results.protocol.test
+    shared = results.protocol.searched or results.protocol.ceiling
     columns = [
         ("", "last epoch"),
         ("hindsight", "oracle epoch"),
@@ -71,7 +75,7 @@ def _hindsight(results: Results) -> Table:
         ("gain over source", "average"),
         ("gain over source", "worst domain"),
         ("gain over source", "domains better / worse"),
-        *([("", "share of gap, %")] if results.protocol.searched else []),
+        *([("", "share of gap, %")] if shared else []),
     ]
     rows = []
     repeated = all(results.protocol.seeds_of(domain) > 1 for domain in domains)
@@ -90,7 +94,7 @@ def _hindsight(results: Results) -> Table:
             Cell(min(known, default=math.nan), failed=last.failed),
             Cell(f"{better} / {worse}" if repeated else "–"),
         ]
-        if results.protocol.searched:
+        if shared:
             cells.append(_cell(results.share_of_gap(domains, method, metric)))
         rows.append((_row_title(method), cells))
     heading = (
@@ -99,7 +103,7 @@ def _hindsight(results: Results) -> Table:
     note = "Oracle epoch: chosen on the test labels themselves; no user could choose it."
     if repeated:
         note += " Better / worse: domains whose interval lies above / below the source."
-    if results.protocol.searched:
+    if shared:
         note += " Share of gap: of the way from source to supervised."
     notes = [note, *settings(results)]
     return Table("hindsight", heading, caption(results), "method", columns, rows, notes)
@@ -202,7 +206,9 @@ def _seeds(protocol: Protocol) -> str:
 def _origin(protocol: Protocol) -> str:
     """Where the settings come from."""
     if not protocol.searched:
-        return "Settings: the published ones for this kind of task; nothing was searched."
+        kept = [title(name) for name in protocol.methods if name in NICKNAMES] + ["supervised"] * protocol.ceiling
+        own = f" ({', '.join(kept)}: fixed ones of our own)" if kept else ""
+        return f"Settings: the published ones for this kind of task{own}; nothing was searched."
     tried = {method: len(protocol.candidates(method)) for method in protocol.rows}
     most = max(tried.values())
     fewer = ", ".join(f"{title(method)} {n}" for method, n in tried.items() if n < most)

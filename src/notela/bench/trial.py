@@ -89,7 +89,14 @@ def run(trial: Trial) -> dict[str, Any]:
                 raise
             return {**record, "error": str(error)}
         epochs, final = [epoch["evaluation"] for epoch in result.history], result.model
+        assert result.evaluation is not None
+        # A run that its guard cut short, or turned back, ends with the model that it gave.
+        epochs = [*epochs[:-1], *[result.evaluation] * (preset.epochs - len(epochs) + 1)]
         record["notes"] = result.notes
+        record["verdict"] = {"health": result.verdict.health, "epoch": result.verdict.epoch}
+        record["signals"] = [
+            {name: round(value, 4) for name, value in epoch["signals"].items()} for epoch in result.history
+        ]
     record["evaluation"] = {name: [round(epoch[name], 6) for epoch in epochs] for name in suite.metrics}
     if job.probabilities:
         corrects = job.preset is not None and job.preset.method.corrects

@@ -27,6 +27,7 @@ __all__ = [
     "DUST",
     "ETA",
     "LAME",
+    "NICKNAMES",
     "NOTELA",
     "NRC",
     "PAPER",
@@ -63,6 +64,8 @@ _FILES: dict[str, Any] = {
 }
 PAPER = ("adabn", "tent", "shot", "pseudo_label", "dust", "nrc", "dropout_student", "notela")
 """The methods that the paper compares, in its order."""
+NICKNAMES = {"centred": ("notela", "centred"), "auto": ("notela", "auto")}
+"""Presets that are known by a name of their own wherever a method's name is asked for."""
 PRESET_NAMES = ("image", "audio-multilabel", "audio-singlelabel")
 
 # The rows "All" of the paper's grid (appendix E).
@@ -99,11 +102,13 @@ def preset(method: str, name: str) -> Preset:
 
 def grid(method: str) -> tuple[Preset, ...]:
     """Every point of the paper's search grid for a method: its own settings times the common ones. A method that is not
-    the paper's has a grid of the same kind.
+    the paper's has a grid of the same kind; a preset with a name of its own has nothing to search.
 
-    >>> len(grid("notela")), len(grid("adabn"))
-    (576, 2)
+    >>> len(grid("notela")), len(grid("adabn")), len(grid("auto"))
+    (576, 2, 1)
     """
+    if method in NICKNAMES:
+        return (preset(*NICKNAMES[method]),)
     check_choice("method", method, names())
     start = preset(method, "image")
     common = COMMON_GRID
@@ -119,8 +124,8 @@ def grid(method: str) -> tuple[Preset, ...]:
 def resolve(method: str | Method | Preset, task: Task) -> Preset:
     """The preset meant by a name, an instance or a preset.
 
-    A name stands for its image preset (single-label) or its audio preset (multi-label); an instance takes the
-    policies of that preset and keeps its own settings.
+    "auto" and "centred" are presets of NOTELA. Another name stands for its image preset (single-label) or its audio
+    preset (multi-label); an instance takes the policies of that preset and keeps its own settings.
     """
     if isinstance(method, Preset):
         return method
@@ -128,5 +133,6 @@ def resolve(method: str | Method | Preset, task: Task) -> Preset:
         raise NotelaError(f"method={method!r} is not a name, a preset or a method such as one of {', '.join(names())}")
     default = "image" if task == "singlelabel" else "audio-multilabel"
     if isinstance(method, str):
-        return preset(method, default)
+        check_choice("method", method, (*NICKNAMES, *names()))
+        return preset(*NICKNAMES[method]) if method in NICKNAMES else preset(method, default)
     return replace(preset(method.name, default), method=method) if method.name in _FILES else Preset(method)

@@ -16,7 +16,8 @@ from notela.task import Task
 if TYPE_CHECKING:
     from notela.state import State
 
-Statistics = Literal["source", "target", "re-estimated"]
+Statistics = Literal["source", "target", "re-estimated", "auto"]
+Guarding = Literal["watch", "act"]
 
 
 class Batch(NamedTuple):
@@ -66,10 +67,13 @@ class Preset:
     """Everything a run needs: the method's settings and the policies of the loop.
 
     trainable: "norm", "norm+head", "all", "body" (all but the head), "none" or name patterns; statistics: "source"
-    (frozen running averages), "target" (batch statistics, running averages updated) or "re-estimated" (running averages
-    of the whole target, taken once before the first epoch, then frozen); noise: dropout on in the student's passes.
+    (frozen running averages), "target" (batch statistics, running averages updated), "re-estimated" (running averages
+    of the whole target, taken once before the first epoch, then frozen) or "auto" (re-estimated where unlabelled data
+    show that this helps, the source's where not); noise: dropout on in the student's passes.
     teacher_momentum: clean passes are of an exponential average of the student: 0 the student itself, 1 the source,
     "slow" 1 - 1/T with T the run's steps. anchor: after each step, this share of the way back to the source's weights.
+    guard: "watch" judges the run without labels (`result.verdict`) and leaves it alone; "act" stops it where it does
+    harm and goes back to the last healthy epoch, or to where it began.
     """
 
     method: Method
@@ -82,6 +86,7 @@ class Preset:
     batch_size: int = 64
     teacher_momentum: float | Literal["slow"] = 0.0
     anchor: float = 0.0
+    guard: Guarding = "watch"
 
     def __post_init__(self) -> None:
         if isinstance(self.trainable, list):
@@ -91,6 +96,7 @@ class Preset:
         check_at_least("learning_rate", self.learning_rate, 0)
         check_integer("epochs", self.epochs, 1)
         check_integer("batch_size", self.batch_size, 1)
+        check_choice("guard", self.guard, get_args(Guarding))
         check_share("anchor", self.anchor)
         if self.teacher_momentum != "slow":
             check_share("teacher_momentum", self.teacher_momentum)
