@@ -83,6 +83,24 @@ def demo(
 
 
 @app.command()
+def select(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs on the same data.")],
+) -> None:
+    """Rank finished runs without labels, by the signs that their verdicts read.
+
+    A run is a `run_dir` of notela.adapt, what notela.save wrote, or the `adaptation` folder beside an adapted
+    classifier.
+
+    Example:
+
+      notela select runs/tent runs/notela adapted.run/adaptation
+    """
+    from notela.ranking import show
+
+    show(runs)
+
+
+@app.command()
 def bench(
     suite: Annotated[str, typer.Argument(help="A suite by name, or a TOML file of your own (docs/bench.md).")],
     to: Annotated[
@@ -105,7 +123,9 @@ def bench(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Runs of what was chosen, for the intervals.", show_default="the suite's")
     ] = None,
-    methods: Annotated[str | None, typer.Option(help="Instead of the paper's eight: tent,notela,rpl.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Instead of the paper's eight: tent,notela,auto,supervised.")
+    ] = None,
     engine: Annotated[EngineName, typer.Option(help="Processes of this machine, or a Ray cluster.")] = EngineName.local,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Local: runs at a time.", show_default="one for every --cpus cores")

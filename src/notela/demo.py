@@ -43,16 +43,16 @@ def run(seed: int = 0, quick: bool = False, data: Path = aviary.CACHE / "demo") 
         )
         for column in ("method", "mAP", "change", "cmAP", "change", "seconds"):
             table.add_column(column, justify="left" if column == "method" else "right")
-        for name in methods.PAPER:
+        for name in (*methods.PAPER, "auto"):
             began = time.perf_counter()
             with console.status(f"adapting with {name} to {len(place.adapt)} unlabelled windows"):
                 result = adapt(
                     aviary.network(),
                     place.adapt,
                     task="multilabel",
-                    method=methods.preset(name, "audio-multilabel"),
+                    method=name,
                     classes=place.classes,
-                    learning_rate=None if name == "adabn" else RATE,
+                    learning_rate=None if name in ("adabn", "auto") else RATE,
                     batch_size=aviary.BATCH,
                     epochs=epochs,
                     seed=seed,
@@ -60,7 +60,8 @@ def run(seed: int = 0, quick: bool = False, data: Path = aviary.CACHE / "demo") 
                     progress=False,
                 )
             assert result.source is not None
-            before, after = result.source, result.history[-1]["evaluation"]
+            assert result.evaluation is not None
+            before, after = result.source, result.evaluation
             if not table.row_count:
                 table.add_row("source", f"{100 * before['map']:.1f}", "", f"{100 * before['cmap']:.1f}", "", "")
             cells = [
@@ -70,6 +71,7 @@ def run(seed: int = 0, quick: bool = False, data: Path = aviary.CACHE / "demo") 
             ]
             table.add_row(name, *cells, f"{time.perf_counter() - began:.1f}")
     console.print(table)
+    console.print(f"auto: {' '.join(result.notes)} {result.verdict}", highlight=False, markup=False)
     console.print(f"{time.perf_counter() - start:.0f} s. The soundscapes are in {folder / PLACE}: listen to some.")
     console.print("Your own recordings: notela adapt MODEL FOLDER --to adapted.safetensors (docs/recordings.md)")
     console.print("To compare methods fairly, with their settings searched: notela bench aviary")

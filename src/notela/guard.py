@@ -119,6 +119,8 @@ def compare(before: Signals, now: Signals) -> tuple[Health, str]:
     >>> compare(good, good._replace(agreement=0.7))[0], compare(good, good._replace(classes=2.0))[0]
     ('better', 'worse')
     """
+    if not all(map(math.isfinite, now)):
+        return "worse", "some of its predictions are not numbers"
     if collapsed(before, now):
         return "worse", (
             "its predictions collapsed into fewer classes "
@@ -149,9 +151,9 @@ class Verdict:
     """What can be said of a run without labels."""
 
     health: Health
-    """Of the last epoch, against the source."""
+    """Of the model that the run gave, against the source."""
     epoch: int
-    """Whose weights the result holds; 0: none of the epochs', the source."""
+    """Whose weights that model has; 0: none of the epochs', so it is the source, but for statistics (see `text`)."""
     text: str
     """One paragraph."""
 
@@ -159,18 +161,31 @@ class Verdict:
         return self.text
 
 
-def verdict(source: Signals, history: list[dict[str, Any]], kept: int | None = None) -> Verdict:
-    """On a run with these records; `kept`: the epoch that the guard went back to, if it acted."""
-    last = Signals(**history[-1]["signals"])
-    health, reason = compare(source, last)
-    said = {
-        "better": "There are signs that adaptation helped",
-        "unclear": "There is no clear sign that adaptation changed anything for better or worse",
-        "worse": "There are signs that adaptation did harm",
-    }[health]
-    text = f"{said}: after the last of {len(history)} epochs, {reason}."
-    if kept is None or kept == history[-1]["epoch"]:
+_SAID: dict[Health, str] = {
+    "better": "There are signs that adaptation helped",
+    "unclear": "There is no clear sign that adaptation changed anything for better or worse",
+    "worse": "There are signs that adaptation did harm",
+}
+
+
+def verdict(source: Signals, start: Signals, history: list[dict[str, Any]], kept: int | None = None) -> Verdict:
+    """On a run with these records. `start`: signals before the first epoch, which differ from the source's where its
+    statistics were replaced; `kept`: the epoch that the guard ended with, if it acted."""
+    looks = {record["epoch"]: Signals(**record["signals"]) for record in history}
+    last: int = history[-1]["epoch"]
+    given = last if kept is None else kept
+    health, reason = compare(source, looks.get(given, start))
+    if given == last:
         advice = " Prefer the model as it was, or a smaller learning rate." if health == "worse" else ""
-        return Verdict(health, history[-1]["epoch"], text + advice)
-    where = f"epoch {kept}, the last healthy one" if kept else "the model as it was before the first epoch"
-    return Verdict(health, kept, f"{text} So the result is {where}.")
+        return Verdict(health, given, f"{_SAID[health]}: after the last of {last} epochs, {reason}.{advice}")
+    _, tried = compare(start, looks[last])
+    if given:
+        text = f"{_SAID[health]}: after epoch {given}, {reason}. It is the result, since after epoch {last}, {tried}."
+    elif start == source:
+        text = f"The result is the model as it was, since after epoch {last}, {tried}."
+    else:
+        text = (
+            f"{_SAID[health]}: with the target's statistics, {reason}. Nothing else was kept, since after epoch "
+            f"{last}, {tried}."
+        )
+    return Verdict(health, given, text)

@@ -298,10 +298,11 @@ class Loop:
         if self._acts:
             kept = max((record["epoch"] for record in self.history if record["health"] == "better"), default=0)
             self.state.put_back(self._moving())
-        self.verdict = signs.verdict(self._before, self.history, kept)
+        self.verdict = signs.verdict(self._before, self._start(), self.history, kept)
         if self.evaluator is not None:
             last = self.history[-1]
-            self.evaluation = last["evaluation"] if kept in (None, last["epoch"]) else self._evaluate()
+            known = last.get("evaluation") if self.verdict.epoch == last["epoch"] else None
+            self.evaluation = known or self._evaluate(self.state.preset.method if self.verdict.epoch else None)
 
     def _moving(self) -> dict[str, Tensor]:
         """Every tensor of the model that this run may change."""

@@ -316,6 +316,44 @@ def test_a_plan_is_what_the_suite_says() -> None:
     assert make(suite(("north",), ("south",)), chosen_methods=["shot", "tent"]).methods == ["shot", "tent"]
 
 
+def test_presets_with_names_and_the_ceiling_are_run_without_a_search() -> None:
+    chosen = ["tent", "centred", "auto", SUPERVISED]
+    made = make(suite(("north",), ("south", "east"), overrides={"epochs": 3}), chosen_methods=chosen, trials=0)
+    assert made.ceiling
+    assert (made.methods, made.rows, made.validation) == (chosen[:-1], chosen, [])
+    of = {method: made.candidates(method) for method in made.rows}
+    assert {len(candidates) for candidates in of.values()} == {1}
+    assert of["auto"] == [replace(methods.preset("notela", "auto"), epochs=3)]
+    assert of["centred"] == [replace(methods.preset("notela", "centred"), epochs=3)]
+    made.domains = {"south": "data of south", "east": "data of east"}
+    jobs = everything(made, {method: candidates[0] for method, candidates in of.items()})
+    assert made.count() == len(jobs) == len({job.key for job in jobs})
+    assert not make(suite(("north",), ("south",)), chosen_methods=["tent", "auto"], trials=0).ceiling
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_settings_that_older_records_lack_leave_their_keys_alone(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    preset, of = methods.preset(method, "image"), protocol()
+    job = of.job("south", method, preset, 0)
+    key, new = job.key, {"message", "teacher_momentum", "anchor", "guard"}
+    older = {name: value for name, value in preset.settings().items() if name not in new}
+    monkeypatch.setattr(plan, "_LATER", {})
+    assert job.key != key
+    monkeypatch.setattr(Preset, "settings", lambda self: older)
+    assert job.key == key
+
+
+def test_new_settings_with_other_values_have_other_keys() -> None:
+    start, of = methods.preset("notela", "image"), protocol()
+    others = [
+        replace(start, guard="act"),
+        replace(start, anchor=0.1),
+        replace(start, teacher_momentum="slow"),
+        replace(start, method=replace(start.method, message="centred")),
+    ]
+    assert len({of.job("south", "notela", preset, 0).key for preset in (start, *others)}) == 5
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -428,7 +466,7 @@ def test_code_versions_differ_between_methods() -> None:
 
 
 meaning = functools.cache(plan._meaning)
-CORE = ("loop", "state", "task", "graph", "classifier", "data", "evaluation", "metrics")
+CORE = ("loop", "state", "task", "graph", "classifier", "data", "evaluation", "metrics", "guard")
 AFFECTED = {
     **{f"notela.{name}": {SOURCE, *ROWS} for name in CORE},
     "notela.methods.base": set(ROWS),

@@ -109,6 +109,30 @@ def test_classes_are_skewed_at_the_targets_and_even_at_home() -> None:
     assert counts[1][-1] / counts[1][0] > 4
 
 
+def test_three_digits_dominate_where_the_mix_is_skewed() -> None:
+    even, skewed = find("digits"), find("digits?mix=skewed")
+    assert skewed.name == "digits-skewed"
+    dominant = []
+    for part in ("validation", "test"):
+        for name, place in getattr(skewed, part).items():
+            domain, whole = place(), getattr(even, part)[name]()
+            counts, before = (
+                np.bincount(np.concatenate([d.adapt_labels, d.test_labels]), minlength=10) for d in (domain, whole)
+            )
+            kept = np.flatnonzero(counts == before)
+            assert len(kept) == 3, name
+            assert counts[kept].min() > 2 * np.delete(counts, kept).max()
+            dominant.append(tuple(kept))
+            adapt, test = ({image.numpy().tobytes() for image in x} for x in (domain.adapt, domain.test))
+            assert not adapt & test, name
+    assert len(set(dominant)) > 5
+
+
+def test_a_mix_that_there_is_not_is_refused() -> None:
+    with pytest.raises(notela.NotelaError, match="mix='odd' is not one of 'balanced', 'skewed'"):
+        find("digits?mix=odd")
+
+
 # ---- the ceiling
 
 

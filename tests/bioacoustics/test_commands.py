@@ -10,6 +10,7 @@ import pytest
 from safetensors import safe_open
 from typer.testing import CliRunner, Result
 
+import notela
 from notela.bioacoustics import annotations, model, prepared
 from notela.bioacoustics import predict as predicting
 from notela.bioacoustics import train as training
@@ -118,7 +119,7 @@ def test_predict_writes_tables_that_can_be_read(here: Path, tmp_path: Path, form
 def test_adapt_shows_counts_before_and_after(here: Path, tmp_path: Path) -> None:
     words = (
         *("adapt", here / "birds.safetensors", here / "site", "--to", tmp_path / "adapted.safetensors"),
-        *("--epochs", 1, "--threshold", 0.1, "--workers", 1, "--device", "cpu"),
+        *("--epochs", 1, "--threshold", 0.1, "--workers", 1, "--device", "cpu", "--method", "notela"),
     )
     shown = done(*words)
     assert "before" in shown
@@ -134,6 +135,18 @@ def test_adapt_shows_counts_before_and_after(here: Path, tmp_path: Path) -> None
     assert not any(name.startswith(("front_end", "heads")) for name in moved)  # the preset moves norm layers
     again = done(*words)
     assert again.splitlines()[:5] == shown.splitlines()[:5]
+
+
+def test_adapt_decides_by_itself_and_says_why(here: Path, tmp_path: Path) -> None:
+    to = tmp_path / "adapted.safetensors"
+    words = ("adapt", here / "birds.safetensors", here / "site", "--to", to, "--epochs", 2, "--workers", 1)
+    shown = " ".join(done(*words).split())
+    assert "statistics of norm layers" in shown
+    verdict = notela.provenance(to.with_suffix(".run") / "adaptation")["verdict"]
+    assert verdict["text"] in shown
+    source, adapted = model.load(here / "birds.safetensors"), model.load(to)
+    same = all(v.equal(source.state_dict()[n]) for n, v in adapted.state_dict().items())
+    assert same == (verdict["epoch"] == 0 and "statistics of norm layers stay the source's" in shown)
 
 
 def test_annotated_soundscapes_through_a_column_map(here: Path, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def adapt_to_recordings(
     run_dir: Path,
     engine: Engine,
     *,
-    method: Any = "notela",
+    method: Any = "auto",
     classes: Sequence[int] | None = None,
     most: int = 200,
     progress: Callable[[int, int], None] | None = None,

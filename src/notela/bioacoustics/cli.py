@@ -177,7 +177,12 @@ def adapt(
     model: Annotated[str, typer.Argument(help="A classifier's file, or a folder or hub id of a BirdSet EfficientNet.")],
     folder: Annotated[Path, typer.Argument(help="Recordings of the new place, without labels.")],
     to: Annotated[Path, typer.Option(help="The adapted classifier's file, such as adapted.safetensors.")],
-    method: Annotated[str, typer.Option(help="One of `notela.methods.names()`: notela, tent, shot, ...")] = "notela",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="auto decides from the recordings, and goes back where it would do harm; or notela, tent, ..."
+        ),
+    ] = "auto",
     species: Annotated[Path | None, typer.Option(help="Species that can occur there, one a line.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse names in the list that the model lacks.")] = False,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the windows.", show_default="10")] = None,

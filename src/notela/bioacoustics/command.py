@@ -18,6 +18,7 @@ from notela.bioacoustics.adapt import adapt_to_recordings
 from notela.bioacoustics.annotations import read as read_annotations
 from notela.bioacoustics.taxonomy import Species, read_classes
 from notela.bioacoustics.terminal import (
+    LISTEN,
     bar,
     check_new_model,
     classes_of,
@@ -26,6 +27,7 @@ from notela.bioacoustics.terminal import (
     stoppable,
     tell,
     tell_failures,
+    tell_verdict,
 )
 from notela.bioacoustics.windows import tiles
 from notela.engines.local import Local
@@ -244,16 +246,15 @@ def adapt(
         )
     model.save(adapted.model, to, made_by=adapted.result.description)
     tell_failures(console, adapted.report.failures, run_dir / "windows" / "failures.csv")
-    for note in adapted.result.notes:
-        console.print(note, highlight=False, markup=False)
     kept = range(len(classifier.classes)) if classes is None else classes
     before, after = ((scores >= threshold).sum(0).tolist() for scores in (adapted.before, adapted.after))
     rows = [(classifier.classes[c], *pair) for c, *pair in zip(kept, before, after, strict=True)]
     show_counts(
         console, threshold, len(adapted.before), sorted(rows, key=lambda row: -max(row[1:])), ("before", "after")
     )
+    tell_verdict(console, adapted.result)
     console.print(
         f"The adapted classifier is {to} ({time.monotonic() - start:.0f} s; {run_dir} holds windows and history). "
-        "Without labels nobody can say from these counts alone whether it is better: listen to some of what changed.",
+        f"{LISTEN}",
         highlight=False,
     )

@@ -17,6 +17,7 @@ from notela.bioacoustics.birdnet import LICENCE, NAME, BirdNet
 from notela.bioacoustics.embed import Embedder, OfClassifier
 from notela.bioacoustics.embed import embed as embed_all
 from notela.bioacoustics.terminal import (
+    LISTEN,
     bar,
     check_new_model,
     classes_of,
@@ -24,6 +25,7 @@ from notela.bioacoustics.terminal import (
     show_history,
     stoppable,
     tell_failures,
+    tell_verdict,
 )
 from notela.bioacoustics.train import Settings
 from notela.errors import NotelaError
@@ -177,8 +179,6 @@ def adapt(
         )
     assert isinstance(result.model, head.Head)
     head.save(result.model, to, made_by=result.description)
-    for note in result.notes:
-        console.print(note, highlight=False, markup=False)
     kept = list(range(len(classifier.classes))) if classes is None else classes
     before, after = (
         (scores_of(one, x, task="multilabel", classes=kept, batch_size=1024) >= threshold).sum(0).tolist()
@@ -186,11 +186,8 @@ def adapt(
     )
     rows = [(classifier.classes[c], *pair) for c, *pair in zip(kept, before, after, strict=True)]
     show_counts(console, threshold, len(data), sorted(rows, key=lambda row: -max(row[1:])), ("before", "after"))
-    console.print(
-        f"The adapted head is {to} ({time.monotonic() - start:.0f} s). Without labels nobody can say from these counts "
-        "alone whether it is better: listen to some of what changed.",
-        highlight=False,
-    )
+    tell_verdict(console, result)
+    console.print(f"The adapted head is {to} ({time.monotonic() - start:.0f} s). {LISTEN}", highlight=False)
 
 
 def check_pair(source: str, folder: Path) -> bool:

@@ -16,8 +16,10 @@ from rich.table import Table
 from notela.bioacoustics.audio import BadRecording
 from notela.bioacoustics.taxonomy import Species, places_of, read_species_list
 from notela.errors import NotelaError
+from notela.loop import Result
 
 LOG_EVERY = 30.0  # seconds
+LISTEN = "Signs are not proof: listen to some of what changed."
 STOPPED = "Stopped. What is done is kept; the same command goes on from there."
 SHOWN = 20  # species
 
@@ -91,6 +93,12 @@ def tell_failures(console: Console, failures: Sequence[BadRecording], path: Path
     if failures:
         listed = "" if path is None else f"; all are in {path}"
         console.print(f"{len(failures)} recordings could not be used{listed}", highlight=False)
+
+
+def tell_verdict(console: Console, result: Result) -> None:
+    """What was decided on the way, and whether it helped as far as anybody can tell without labels."""
+    for sentence in (*result.notes, result.verdict.text):
+        console.print(sentence, highlight=False, markup=False)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,535 @@
+"""The guard: its signs against plain doubles, its verdicts, and what the loop makes of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit, softmax
+from scipy.stats import entropy
+from sklearn.metrics import mutual_info_score
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import notela
+from conftest import CLASSES, TASKS, Net, same, weights
+from notela import guard, methods
+from notela.bench.suite import Loaded, find
+from notela.classifier import Output
+from notela.guard import Signals, collapsed, compare, signals
+from notela.loop import Loop
+from notela.methods import TENT, Preset
+
+Quick = Callable[..., notela.Result]
+Say = Callable[..., None]
+STATISTICS = {"bn.running_mean", "bn.running_var", "bn.num_batches_tracked"}
+PRESET = Preset(TENT(), trainable="all", learning_rate=1e-2, epochs=4, batch_size=16)
+AUTO = replace(methods.preset("notela", "auto"), epochs=4, batch_size=16)
+
+
+def rows(seed: int, n: int, c: int = 4, width: int = 6) -> Output:
+    """Embeddings with some clusters, and logits that know a little of them."""
+    dice = torch.Generator().manual_seed(seed)
+    kind = torch.randint(c, (n,), generator=dice)
+    features = torch.randn(n, width, generator=dice) + 2 * torch.randn(c, width, generator=dice)[kind]
+    return Output(features, 2 * torch.eye(c)[kind] + torch.randn(n, c, generator=dice))
+
+
+def double(output: Output, task: str) -> Signals:
+    """The same, row by row and pair by pair."""
+    features, z = (part.double().numpy() for part in output)
+    p = softmax(z, 1) if task == "singlelabel" else expit(z)
+    n, c = p.shape
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    alike = unit @ unit.T
+    near = []
+    for i in range(n):
+        others = sorted((j for j in range(n) if j != i), key=lambda j: -alike[i, j])
+        near.append(set(others[: guard.K]))
+    pairs = [(i, j) for i in range(n) for j in range(n) if j in near[i] and i in near[j]]
+    first = [int(row.argmax()) for row in p]
+    by_chance = sum((first.count(k) / n) ** 2 for k in range(c))
+    observed = sum(first[i] == first[j] for i, j in pairs) / len(pairs)
+    return Signals(
+        (observed - by_chance) / (1 - by_chance),
+        float(entropy(np.bincount(first, minlength=c))),
+        float(np.exp(entropy(p.mean(0)))),
+        sum(mutual_info_score([p[i, k] > 0.5 for i, _ in pairs], [p[j, k] > 0.5 for _, j in pairs]) for k in range(c)),
+        float((p > 0.5).sum(1).mean()),
+    )
+
+
+# ---- signs
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("n", [12, 40, 90])
+def test_signs_are_what_a_double_loop_over_pairs_gives(task: Any, n: int) -> None:
+    for seed in range(3):
+        output = rows(seed, n)
+        assert signals(output, task) == pytest.approx(double(output, task), rel=1e-4, abs=1e-5)
+
+
+def test_the_score_adds_variety_to_agreement() -> None:
+    assert Signals(0.5, 2.0, 8.0, 1.0, 1.0).score == pytest.approx(0.5 + guard.WEIGHT * 2.0)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**31), n=st.integers(4, 60), c=st.integers(2, 7))
+def test_the_order_of_rows_and_of_classes_does_not_count(task: Any, seed: int, n: int, c: int) -> None:
+    output = rows(seed, n, c)
+    dice = torch.Generator().manual_seed(seed + 1)
+    by_row, by_class = torch.randperm(n, generator=dice), torch.randperm(c, generator=dice)
+    expected = pytest.approx(signals(output, task), rel=1e-4, abs=1e-5)
+    assert signals(Output(output.features[by_row], output.logits[by_row]), task) == expected
+    assert signals(Output(output.features, output.logits[:, by_class]), task) == expected
+
+
+@pytest.mark.parametrize("task", TASKS)
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**31), n=st.integers(1, 40), sure=st.floats(0, 80))
+def test_one_class_everywhere_is_no_agreement(task: Any, seed: int, n: int, sure: float) -> None:
+    output = rows(seed, n)
+    constant = torch.tensor([[sure + 0.1, -sure, -sure, -sure]]).repeat(n, 1)
+    found = signals(Output(output.features, constant), task)
+    assert (found.agreement, found.choices) == (0, 0)
+    assert found.information == pytest.approx(0, abs=1e-6)
+    assert all(map(math.isfinite, found))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_few_rows_have_finite_signs(task: Any, n: int) -> None:
+    assert all(map(math.isfinite, signals(rows(0, n), task)))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("value", [0.0, -200.0, 200.0])
+@pytest.mark.parametrize("n", [1, 2, 3, 50])
+def test_constant_predictions_and_embeddings_have_finite_signs(task: Any, value: float, n: int) -> None:
+    found = signals(Output(torch.zeros(n, 6), torch.full((n, 4), value)), task)
+    assert all(map(math.isfinite, found))
+    assert (found.agreement, found.information) == pytest.approx((0, 0), abs=1e-6)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("n", [1, 2, 3, 50])
+def test_logits_serve_where_there_is_no_embedding(task: Any, n: int) -> None:
+    z = rows(3, n).logits
+    found = signals(Output(torch.empty(n, 0), z), task)
+    assert all(map(math.isfinite, found))
+    assert found == signals(Output(z, z), task)
+
+
+# ---- what is said of them
+
+GOOD = Signals(agreement=0.6, choices=2.0, classes=8.0, information=0.5, positives=1.0)
+LITTLE = 1e-6
+
+
+@pytest.mark.parametrize(
+    ("change", "health"),
+    [
+        ({"classes": 8 * guard.COLLAPSE - LITTLE, "agreement": 0.9}, "worse"),
+        ({"classes": 8 * guard.COLLAPSE + LITTLE, "agreement": 0.9}, "better"),
+        ({"information": 0.5 * guard.SILENT - LITTLE, "agreement": 0.9}, "worse"),
+        ({"information": 0.5 * guard.SILENT + LITTLE, "agreement": 0.9}, "better"),
+        ({"agreement": 0.6 - LITTLE}, "worse"),
+        ({}, "unclear"),
+        ({"agreement": 0.6 + LITTLE}, "unclear"),
+        ({"agreement": 0.6 + guard.CLEAR - LITTLE}, "unclear"),
+        ({"agreement": 0.6 + guard.CLEAR + LITTLE}, "better"),
+        ({"choices": 2.0 - LITTLE}, "worse"),
+        ({"choices": 2.0 + guard.CLEAR / guard.WEIGHT - LITTLE}, "unclear"),
+        ({"choices": 2.0 + guard.CLEAR / guard.WEIGHT + LITTLE}, "better"),
+        ({"agreement": 0.7, "choices": 2.0 - 0.1 / guard.WEIGHT - LITTLE}, "worse"),
+        ({"positives": 0.0}, "unclear"),
+    ],
+)
+def test_each_rule_has_its_threshold(change: dict[str, float], health: str) -> None:
+    assert compare(GOOD, GOOD._replace(**change))[0] == health
+
+
+@pytest.mark.parametrize(
+    ("change", "numbers"),
+    [
+        ({"classes": 2.04}, ("effectively 8.0 before, 2.0 now",)),
+        ({"information": 0.123}, ("0.50 nats before, 0.12 now",)),
+        ({"agreement": 0.41}, ("60% before, 41% now",)),
+        ({"agreement": 0.61}, ("60% before, 61% now",)),
+        ({"agreement": 0.75}, ("60% before, 75% now", "7.4 first choices before, 7.4 now")),
+    ],
+)
+def test_a_reason_is_one_phrase_with_both_numbers(change: dict[str, float], numbers: tuple[str, ...]) -> None:
+    reason = compare(GOOD, GOOD._replace(**change))[1]
+    assert all(part in reason for part in numbers)
+    assert reason[0].islower()
+    assert not reason.endswith(".")
+    assert "\n" not in reason
+    assert ". " not in reason
+
+
+def test_a_collapse_is_told_from_fewer_classes() -> None:
+    assert collapsed(GOOD, GOOD._replace(classes=8 * guard.COLLAPSE - LITTLE))
+    assert not collapsed(GOOD, GOOD._replace(classes=8 * guard.COLLAPSE + LITTLE))
+
+
+def record(epoch: int, now: Signals) -> dict[str, Any]:
+    return {"epoch": epoch, "signals": now._asdict()}
+
+
+def test_a_verdict_names_the_epoch_that_the_result_is_of() -> None:
+    better, worse = GOOD._replace(agreement=0.8), GOOD._replace(agreement=0.3)
+    plain = guard.verdict(GOOD, GOOD, [record(1, worse), record(2, better)])
+    assert (plain.health, plain.epoch) == ("better", 2)
+    assert "adaptation helped: after the last of 2 epochs" in str(plain)
+    harmed = guard.verdict(GOOD, GOOD, [record(1, worse)])
+    assert (harmed.health, harmed.epoch) == ("worse", 1)
+    assert "Prefer the model as it was" in harmed.text
+    back = guard.verdict(GOOD, GOOD, [record(1, better), record(2, worse)], kept=1)
+    assert (back.health, back.epoch) == ("better", 1)
+    assert "adaptation helped: after epoch 1," in back.text
+    assert "It is the result, since after epoch 2, similar items get the same answer less often" in back.text
+    none = guard.verdict(GOOD, GOOD, [record(1, worse)], kept=0)
+    assert (none.health, none.epoch) == ("unclear", 0)
+    assert none.text.startswith("The result is the model as it was, since after epoch 1, similar items")
+    statistics = guard.verdict(GOOD, better, [record(1, worse)], kept=0)
+    assert (statistics.health, statistics.epoch) == ("better", 0)
+    assert "adaptation helped: with the target's statistics," in statistics.text
+    assert "Nothing else was kept, since after epoch 1," in statistics.text
+    last = guard.verdict(GOOD, GOOD, [record(1, worse), record(2, better)], kept=2)
+    assert last == plain
+
+
+# ---- the loop
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch) -> Say:
+    """`compare` says what it is told to: first of the target's statistics, then of each epoch; the last word stays."""
+    begin, judge = Loop._begin, Loop._judge
+
+    def script(*words: str) -> None:
+        epoch = 0
+
+        def at(hook: Callable[[Loop], Any]) -> Callable[[Loop], Any]:
+            def hooked(loop: Loop) -> Any:
+                nonlocal epoch
+                epoch = loop.state.epoch
+                return hook(loop)
+
+            return hooked
+
+        monkeypatch.setattr(Loop, "_begin", at(begin))
+        monkeypatch.setattr(Loop, "_judge", at(judge))
+        monkeypatch.setattr(guard, "compare", lambda *_: (words[min(epoch, len(words) - 1)], "so it was told"))
+        monkeypatch.setattr(guard, "collapsed", lambda *_: False)
+
+    return script
+
+
+class Watcher:
+    """An evaluator that keeps every model it is shown, the source's first."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Tensor]] = []
+
+    def __call__(self, predict: Any) -> dict[str, float]:
+        self.seen.append(weights(predict._frozen))
+        return {"number": len(self.seen) - 1.0}
+
+
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def cut_in(epoch: int) -> Callable[[object], dict[str, float]]:
+    """An evaluator that pulls the plug in an epoch, before its checkpoint."""
+    calls = []
+
+    def evaluate(predict: object) -> dict[str, float]:
+        calls.append(predict)
+        if len(calls) == epoch + 1:  # it is called for the source model too
+            raise KeyboardInterrupt
+        return {}
+
+    return evaluate
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("preset", [PRESET, AUTO])
+def test_a_guard_that_has_nothing_to_do_changes_no_bit(
+    task: str, preset: Preset, net: Net, x: Tensor, quick: Quick, say: Say
+) -> None:
+    say("better")
+    watched, acted = (quick(net, x, task=task, method=preset, epochs=4, guard=how) for how in ("watch", "act"))
+    assert same(watched.model, acted.model)
+    assert not same(watched.model, net)
+    assert watched.history == acted.history
+    assert watched.verdict == acted.verdict
+    assert acted.verdict.epoch == 4
+
+
+def test_watching_leaves_the_run_alone_whatever_it_sees(net: Net, x: Tensor, quick: Quick, say: Say) -> None:
+    results = []
+    for word in ("better", "unclear", "worse"):
+        say(word)
+        results.append(quick(net, x, task="singlelabel", method=PRESET, epochs=4))
+        assert (results[-1].verdict.health, results[-1].verdict.epoch) == (word, 4)
+    assert all(same(results[0].model, other.model) for other in results[1:])
+    assert len(results[-1].history) == 4
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("statistics", ["source", "target", "auto"])
+@pytest.mark.parametrize("word", ["worse", "unclear"])
+def test_no_healthy_epoch_gives_the_source_back(
+    task: str, statistics: str, word: str, net: Net, x: Tensor, quick: Quick, say: Say
+) -> None:
+    say(word)
+    watcher = Watcher()
+    result = quick(net, x, task=task, method=PRESET, epochs=4, statistics=statistics, guard="act", evaluator=watcher)
+    assert same(result.model, net)
+    assert not equal(watcher.seen[1], weights(net))
+    assert equal(watcher.seen[-1], weights(net))
+    assert result.verdict.epoch == 0
+    assert "The result is the model as it was, since after epoch 4, so it was told" in str(result)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("preset", [PRESET, replace(PRESET, statistics="target"), AUTO])
+@pytest.mark.parametrize("healthy", [1, 2, 3])
+def test_the_result_is_the_last_healthy_epoch(
+    task: str, preset: Preset, healthy: int, net: Net, x: Tensor, quick: Quick, say: Say
+) -> None:
+    say(*["better" if epoch in (0, 1, healthy) else "worse" for epoch in range(5)])
+    watcher = Watcher()
+    result = quick(net, x, task=task, method=replace(preset, guard="act"), epochs=4, evaluator=watcher)
+    assert equal(weights(result.model), watcher.seen[healthy])
+    assert not equal(watcher.seen[healthy], watcher.seen[4])
+    assert result.verdict.epoch == healthy
+    assert f"after epoch {healthy}, so it was told. It is the result, since after epoch 4," in result.verdict.text
+    assert [epoch["health"] for epoch in result.history].count("better") == len({1, healthy})
+
+
+@pytest.mark.parametrize("kept", [0, 2, 4])
+def test_the_evaluation_is_of_the_model_that_comes_back(kept: int, net: Net, x: Tensor, quick: Quick, say: Say) -> None:
+    say(*["better" if epoch == kept and epoch else "worse" for epoch in range(5)])
+    labels = torch.randint(CLASSES, (70,), generator=torch.Generator().manual_seed(5))
+    evaluator = notela.Evaluator(x, labels, task="singlelabel")
+    result = quick(net, x, task="singlelabel", method=PRESET, epochs=4, guard="act", evaluator=evaluator)
+    first = notela.predict(result.model, x, task="singlelabel", device="cpu").argmax(1)
+    assert result.evaluation is not None
+    assert result.evaluation["accuracy"] == pytest.approx((first == labels).float().mean().item())
+    assert result.evaluation == (result.history[kept - 1]["evaluation"] if kept else result.source)
+
+
+@pytest.mark.parametrize("how", ["act", "watch"])
+def test_a_collapse_stops_a_run_that_is_guarded(
+    how: str, net: Net, x: Tensor, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def falling(output: Output, task: Any) -> Signals:
+        calls.append(1)  # of the source, then of each epoch
+        better = GOOD._replace(agreement=0.6 + 0.1 * len(calls))
+        return better._replace(classes=1.0) if len(calls) > 3 else better
+
+    monkeypatch.setattr(guard, "signals", falling)
+    watcher = Watcher()
+    result = quick(net, x, task="singlelabel", method=PRESET, epochs=6, guard=how, evaluator=watcher)
+    assert len(result.history) == (3 if how == "act" else 6)
+    assert result.verdict.health == ("better" if how == "act" else "worse")
+    assert result.verdict.epoch == (2 if how == "act" else 6)
+    assert equal(weights(result.model), watcher.seen[result.verdict.epoch])
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("how", ["act", "watch"])
+def test_statistics_of_the_target_are_taken_only_where_they_help(
+    task: str, how: str, net: Net, x: Tensor, quick: Quick, say: Say
+) -> None:
+    say("better")
+    settings = {"task": task, "method": AUTO, "guard": how}
+    always = quick(net, x, **settings, statistics="re-estimated")
+    taken = quick(net, x, **settings)
+    assert same(taken.model, always.model)
+    assert not torch.equal(weights(taken.model)["bn.running_mean"], weights(net)["bn.running_mean"])
+    assert [note for note in taken.notes if "statistics of norm layers were taken from the target" in note]
+    for word in ("unclear", "worse"):
+        say(word, "better")
+        left = quick(net, x, **settings)
+        assert same(left.model, quick(net, x, **settings, statistics="source").model)
+        assert all(torch.equal(left.model.state_dict()[name], net.state_dict()[name]) for name in STATISTICS)
+        (note,) = (note for note in left.notes if "statistics of norm layers" in note)
+        assert note.startswith("statistics of norm layers stay the source's")
+        assert note.endswith("so it was told")
+
+
+def test_taken_statistics_stay_where_no_epoch_is_healthy(net: Net, x: Tensor, quick: Quick, say: Say) -> None:
+    say("better", "worse")
+    watcher = Watcher()
+    result = quick(net, x, task="singlelabel", method=AUTO, epochs=2, evaluator=watcher)
+    assert {name for name, t in weights(net).items() if not torch.equal(t, weights(result.model)[name])} <= STATISTICS
+    assert torch.equal(weights(result.model)["bn.running_mean"], watcher.seen[1]["bn.running_mean"])
+    assert not torch.equal(weights(result.model)["bn.running_mean"], weights(net)["bn.running_mean"])
+    assert result.verdict.epoch == 0
+    assert equal(watcher.seen[-1], weights(result.model))
+
+
+def test_auto_has_nothing_to_try_without_running_averages(x: Tensor, quick: Quick) -> None:
+    bare = nn.Sequential(nn.Linear(8, 6), nn.LayerNorm(6), nn.Linear(6, 3)).eval()
+    result = quick(bare, x, task="singlelabel", method=AUTO)
+    assert not [note for note in result.notes if "statistics" in note]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_few_items_are_judged_too(n: int, net: Net, x: Tensor, quick: Quick) -> None:
+    result = quick(net, x[:n], task="singlelabel", method=PRESET, guard="act")
+    assert all(map(math.isfinite, result.history[-1]["signals"].values()))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_lower_precision_is_judged_too(precision: str, net: Net, x: Tensor, quick: Quick) -> None:
+    result = quick(net, x, task="multilabel", method=PRESET, guard="act", precision=precision)
+    assert all(map(math.isfinite, result.history[-1]["signals"].values()))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("preset", [replace(PRESET, statistics="target", guard="act"), AUTO])
+@pytest.mark.parametrize("cut", [2, 3, 4])
+def test_a_guarded_run_goes_on_as_if_it_had_not_been_cut_off(
+    task: str, preset: Preset, cut: int, net: Net, x: Tensor, quick: Quick, say: Say, tmp_path: Path
+) -> None:
+    """The kept epoch, the second, comes before the cut, is lost in it, or comes after."""
+    say("better", "worse", "better", "worse", "worse")
+    whole = quick(net, x, task=task, method=preset, epochs=4)
+    with pytest.raises(KeyboardInterrupt):
+        quick(net, x, task=task, method=preset, epochs=4, run_dir=tmp_path, evaluator=cut_in(cut))
+    resumed = quick(net, x, task=task, method=preset, epochs=4, run_dir=tmp_path)
+    assert same(whole.model, resumed.model)
+    assert whole.verdict == resumed.verdict
+    assert whole.verdict.epoch == 2
+    assert whole.notes == resumed.notes
+    assert [r["signals"] for r in whole.history] == [r["signals"] for r in resumed.history]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_an_automatic_run_goes_on_as_if_it_had_not_been_cut_off(
+    task: str, net: Net, x: Tensor, quick: Quick, tmp_path: Path
+) -> None:
+    whole = quick(net, x, task=task, method="auto", epochs=4)
+    with pytest.raises(KeyboardInterrupt):
+        quick(net, x, task=task, method="auto", epochs=4, run_dir=tmp_path, evaluator=cut_in(2))
+    resumed = quick(net, x, task=task, method="auto", epochs=4, run_dir=tmp_path)
+    assert same(whole.model, resumed.model)
+    assert (whole.verdict, whole.notes) == (resumed.verdict, resumed.notes)
+
+
+def test_a_finished_run_has_the_same_verdict_and_evaluation(
+    net: Net, x: Tensor, quick: Quick, say: Say, tmp_path: Path
+) -> None:
+    say("better", "worse", "better", "worse", "worse")
+    labels = torch.arange(70) % CLASSES
+    whole = {"task": "singlelabel", "method": AUTO, "epochs": 4}
+    whole["evaluator"] = notela.Evaluator(x, labels, task="singlelabel")
+    first, again = (quick(net, x, **whole, run_dir=tmp_path / "run") for _ in range(2))
+    assert same(first.model, again.model)
+    assert (first.verdict, first.evaluation, first.notes) == (again.verdict, again.evaluation, again.notes)
+    assert str(first) == str(again)
+    notela.save(first, tmp_path / "saved")
+    for folder in ("run", "saved"):
+        origin = notela.provenance(tmp_path / folder)
+        assert origin["verdict"] == asdict(first.verdict)
+        assert origin["evaluation"] == first.evaluation
+        assert same(notela.load(tmp_path / folder, net), first.model)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_labels_in_the_data_change_neither_verdict_nor_result(task: str, net: Net, x: Tensor, quick: Quick) -> None:
+    labels = (torch.arange(70) * times % CLASSES for times in (1, 3))
+    datasets = (TensorDataset(x), *(TensorDataset(x, y) for y in labels))
+    results = [quick(net, data, task=task, method="auto") for data in datasets]
+    for other in results[1:]:
+        assert same(results[0].model, other.model)
+        assert results[0].verdict == other.verdict
+        assert results[0].history == other.history
+
+
+@pytest.mark.parametrize("setting", [{"guard": "ward"}, {"guard": None}])
+def test_an_unknown_guard_is_refused(setting: dict[str, Any]) -> None:
+    with pytest.raises(notela.NotelaError, match="guard"):
+        Preset(TENT(), **setting)
+
+
+# ---- on real digits
+
+
+def on_digits(reference: str, name: str, **settings: Any) -> notela.Result:
+    loaded = Loaded(find(reference))
+    domain = loaded.domain(name)[0]
+    return notela.adapt(
+        loaded.model,
+        domain.adapt,
+        task="singlelabel",
+        batch_size=16,
+        device="cpu",
+        progress=False,
+        evaluator=loaded.suite.evaluator(domain),
+        **settings,
+    )
+
+
+@pytest.mark.parametrize(
+    ("reference", "name", "note"),
+    [
+        ("digits?mix=skewed", "noise", "stay the source's"),
+        ("digits", "contrast", "were taken from the target"),
+    ],
+)
+def test_statistics_are_taken_where_the_mix_of_classes_stays(reference: str, name: str, note: str) -> None:
+    result = on_digits(reference, name, method="auto", epochs=1)
+    assert [n for n in result.notes if f"statistics of norm layers {note}" in n]
+
+
+def test_entropy_minimisation_that_does_harm_is_told() -> None:
+    preset = methods.preset("tent", "audio-singlelabel")
+    watched = on_digits("digits", "noise", method=preset)
+    assert watched.source is not None
+    assert watched.evaluation is not None
+    assert watched.verdict.health == "worse"
+    assert watched.evaluation["accuracy"] < watched.source["accuracy"]
+    guarded = on_digits("digits", "noise", method=preset, guard="act")
+    assert guarded.evaluation is not None
+    assert guarded.evaluation["accuracy"] > watched.evaluation["accuracy"]
+
+
+def test_an_evaluator_that_comes_late_still_scores_the_result(
+    net: Net, x: Tensor, quick: Quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run without evaluator that is cut between its last checkpoint and its end, and resumed with one."""
+    from notela.runs import RunFolder
+
+    def cut(self: RunFolder, result: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "finish", cut)
+        with pytest.raises(KeyboardInterrupt):
+            quick(net, x, task="singlelabel", method=PRESET, run_dir=tmp_path)
+    result = quick(net, x, task="singlelabel", method=PRESET, run_dir=tmp_path, evaluator=lambda _: {"score": 0.5})
+    assert result.evaluation == {"score": 0.5}
+
+
+def test_predictions_that_are_not_numbers_are_no_improvement() -> None:
+    health, reason = compare(GOOD, GOOD._replace(agreement=0.9, classes=math.nan))
+    assert (health, reason) == ("worse", "some of its predictions are not numbers")

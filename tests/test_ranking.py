@@ -1,0 +1,69 @@
+"""`notela select`: finished runs in order, without labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+from typer.testing import CliRunner
+
+import notela
+from conftest import Net
+from notela.cli import app
+from notela.guard import Signals
+from notela.ranking import rank
+
+Quick = Callable[..., notela.Result]
+
+
+def rewrite(folder: Path, health: str, epoch: int, agreement: float) -> None:
+    """Another ending for a finished run of two epochs."""
+    run = json.loads((folder / "run.json").read_text())
+    run["verdict"] |= {"health": health, "epoch": epoch}
+    (folder / "run.json").write_text(json.dumps(run))
+    history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    for record in history:
+        record["signals"]["agreement"] = agreement if record["epoch"] == epoch else 0.99
+    (folder / "history.jsonl").write_text("".join(json.dumps(record) + "\n" for record in history))
+
+
+def test_runs_are_ranked_by_health_then_by_the_score_of_the_model_they_gave(
+    net: Net, x: Tensor, quick: Quick, tmp_path: Path
+) -> None:
+    endings = {
+        "good": ("better", 2, 0.5),
+        "best": ("better", 2, 0.7),
+        "back": ("better", 1, 0.6),  # the guard went back to the first epoch, which was healthy
+        "kept": ("unclear", 0, 0.9),  # the guard went back to the source
+        "even": ("unclear", 2, 0.8),
+        "harm": ("worse", 2, 0.95),
+    }
+    for name, ending in endings.items():
+        quick(net, x, task="singlelabel", method="tent", seed=1, run_dir=tmp_path / name)
+        rewrite(tmp_path / name, *ending)
+    ranked = rank([tmp_path / name for name in endings])
+    assert [one.folder.name for one in ranked] == ["best", "back", "good", "even", "kept", "harm"]
+    assert [one.health for one in ranked] == ["better"] * 3 + ["unclear"] * 2 + ["worse"]
+    assert ranked[4].signals is None
+    assert isinstance(ranked[0].signals, Signals)
+    said = CliRunner().invoke(app, ["select", *(str(tmp_path / name) for name in endings)])
+    assert said.exit_code == 0
+    assert [said.output.index(name) for name in ("best", "back", "good")] == sorted(
+        said.output.index(name) for name in ("best", "back", "good")
+    )
+
+
+def test_what_cannot_be_compared_is_refused_by_name(net: Net, x: Tensor, quick: Quick, tmp_path: Path) -> None:
+    quick(net, x, task="singlelabel", method="tent", run_dir=tmp_path / "a")
+    quick(net, x + 1, task="singlelabel", method="tent", run_dir=tmp_path / "b")
+    with pytest.raises(notela.NotelaError, match="are runs with different data"):
+        rank([tmp_path / "a", tmp_path / "b"])
+    with pytest.raises(notela.NotelaError, match=r"run\.json does not exist"):
+        rank([tmp_path / "a", tmp_path / "none"])
+    run = json.loads((tmp_path / "a" / "run.json").read_text())
+    (tmp_path / "a" / "run.json").write_text(json.dumps({**run, "finished": False}))
+    with pytest.raises(notela.NotelaError, match="holds no finished run with a verdict"):
+        rank([tmp_path / "a"])
