@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from notela.bench.plan import SOURCE, SUPERVISED
-from notela.bench.results import METRIC_TITLES, Results, title
+from notela.bench.results import METRIC_TITLES, TITLES, Results, title
 from notela.methods import NICKNAMES
 
 MARGIN = 1.0
@@ -42,7 +42,8 @@ def last(results: Results, domain: str, method: str) -> list[float]:
 
 def gains(beds: dict[str, Results]) -> list[str]:
     """Methods × beds: mean over domains and seeds, share of the gap, and the worst run of all against its source."""
-    methods = list(dict.fromkeys(name for results in beds.values() for name in results.methods))
+    present = {name for results in beds.values() for name in results.methods}
+    methods = [name for name in TITLES if name in present]
     lines = [
         "## Every bed",
         "",
