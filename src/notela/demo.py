@@ -25,7 +25,7 @@ QUICK_RECORDINGS, QUICK_EPOCHS = 30, 5
 
 
 def run(seed: int = 0, quick: bool = False, data: Path = aviary.CACHE / "demo") -> None:
-    """Source model → eight methods on unlabelled soundscapes → table of mAP and cmAP on held-out ones."""
+    """Source model → eight methods and auto on unlabelled soundscapes → table of mAP and cmAP on held-out ones."""
     console, start = Console(), time.perf_counter()
     recordings, epochs = (QUICK_RECORDINGS, QUICK_EPOCHS) if quick else (RECORDINGS, EPOCHS)
     title = DOMAINS[PLACE].title
