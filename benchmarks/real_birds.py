@@ -230,6 +230,10 @@ def write_toml(source: str, work: Path, folders: dict[str, str]) -> None:
     lines += [f'"{name}" = "{folder}"' for name, folder in noisy.items()]
     lines += ["", "[test]", f'soundscapes = "{folders["soundscapes"]}"']
     (work / f"{source}-searched.toml").write_text("\n".join(lines) + "\n")
+    lines = [f'name = "real-birds-{source}-clips"', *start, "[test]"]
+    lines += [f'"{name}" = {{folder = "{folder}", held_out = false}}' for name, folder in noisy.items()]
+    lines += [f'"clips {i}" = {{folder = "{folders["soundscapes"]}", held_out = "{i}/4"}}' for i in (1, 2, 3, 4)]
+    (work / f"{source}-clips.toml").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

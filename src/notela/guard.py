@@ -1,13 +1,9 @@
-"""Did it help? What a model's predictions on unlabelled data tell about its health, and the verdict on a run.
+"""Did it help? The verdict on a run without labels, and a guard that acts on it.
 
-Nothing here sees labels, and no single sign is safe: predictions spread over more classes where a collapsed model
-recovers, and where a good one forgets that few classes occur; neighbours agree more where a model learns, and where all
-of it becomes one class. So three are read together, each against the model that the run began with:
-
-- the *score*: how often neighbours in feature space have the same first choice (kappa: beyond what their frequencies
-  explain), plus `WEIGHT` times the entropy of these choices;
-- the *effective number of classes* in the mean prediction: a collapse shows here first;
-- the *information* (nats, summed over classes) that sure predictions, p > ½, have about those of neighbours.
+No single sign is safe: predictions spread over more classes where a collapsed model recovers, and where a good one
+forgets that few classes occur; neighbours agree more where a model learns, and where all of it becomes one class. So
+three are read together (see `notela.signals`), each against the model that the run began with: what an item's answer
+tells about those of similar items, how alike similar items' scores are, and how many classes are predicted at all.
 
 Thresholds were chosen on the validation parts of the suites `digits` (balanced and skewed), `digits-multi`, `aviary`
 and `aviary-single`, and on nothing else.
@@ -16,95 +12,26 @@ and `aviary-single`, and on nothing else.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from notela.classifier import Output
-from notela.graph import mutual_affinity
-from notela.task import Task, probabilities
+from notela.methods.adabn import SHARES, reestimate
+from notela.signals import SAMPLE, Sample, Signals
+from notela.state import State, number_from
 
-SAMPLE, K = 2_000, 15
-"""Rows that are looked at after each epoch, and neighbours of each."""
-WEIGHT = 0.2
-"""Of a nat of entropy, beside agreement."""
-CLEAR = 0.015
-"""A score that rose by less is no evidence."""
-COLLAPSE = 0.55
-"""An effective number of classes below this share of what it was."""
-SILENT = 0.8
-"""Information below this share of what it was."""
+LESS, MORE = 0.05, 0.02
+"""Nats of information whose loss is harm, whose gain is a sign of help."""
+ROUGHER, SMOOTHER = 0.03, 0.03
+"""The same of smoothness."""
+FEWER, COLLAPSE = 0.86, 0.55
+"""Shares of the effective number of classes below which there is harm, or no way back."""
 
 Health = Literal["better", "unclear", "worse"]
-
-
-class Signals(NamedTuple):
-    """A model on a sample of unlabelled rows."""
-
-    agreement: float
-    """Of mutual neighbours on their first choice: kappa, 0 by chance, 1 always."""
-    choices: float
-    """Entropy of first choices, nats."""
-    classes: float
-    """Effective number of classes in the mean prediction."""
-    information: float
-    """Of sure predictions about their neighbours', nats, summed over classes."""
-    positives: float
-    """Sure predictions a row."""
-
-    @property
-    def score(self) -> float:
-        """Agreement, and the variety that it is about."""
-        return self.agreement + WEIGHT * self.choices
-
-
-def signals(output: Output, task: Task) -> Signals:
-    """Of embeddings and logits of the same rows; logits serve where the embedding is not known.
-
-    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
-    <...>
-    >>> z = torch.eye(2).repeat_interleave(20, 0) * 9
-    >>> alike, at_random = (signals(Output(f, z), "singlelabel") for f in (z + torch.randn(40, 2), torch.randn(40, 2)))
-    >>> alike.agreement > 0.9, abs(at_random.agreement) < 0.2, round(alike.classes, 2)
-    (True, True, 2.0)
-    """
-    p = probabilities(output.logits, task)
-    n, c = p.shape
-    first = p.argmax(1)
-    frequency = torch.bincount(first, minlength=c) / n
-    sure = (p > 0.5).float()
-    agreement = information = 0.0
-    if n > 2:
-        features = output.features if output.features.shape[1] else output.logits
-        pairs = mutual_affinity(features, min(K, n - 1), metric="cosine")
-        starts, columns = pairs.crow_indices().to(first.device), pairs.col_indices().to(first.device)
-        degree = starts.diff()
-        rows = torch.repeat_interleave(torch.arange(n, device=first.device), degree)
-        if len(rows):
-            agreement = _kappa((first[rows] == first[columns]).float().mean(), frequency.square().sum())
-            heard = torch.zeros_like(sure).index_add_(0, rows, sure[columns])
-            information = _information((sure * heard).sum(0) / len(rows), degree.float() @ sure / len(rows))
-    mean = p.mean(0)
-    return Signals(
-        agreement,
-        float(torch.special.entr(frequency).sum()),
-        float(torch.special.entr(mean / mean.sum().clamp(min=1e-12)).sum().exp()),
-        information,
-        float(sure.sum(1).mean()),
-    )
-
-
-def _kappa(observed: Tensor, by_chance: Tensor) -> float:
-    return float((observed - by_chance) / (1 - by_chance)) if by_chance < 1 else 0.0
-
-
-def _information(both: Tensor, one: Tensor) -> float:
-    """Mutual information of two-way variables with P(both) and P(one) of each class, summed."""
-    joint = torch.stack([both, one - both, one - both, 1 - 2 * one + both]).double().clamp(min=0)
-    apart = torch.stack([one * one, one * (1 - one), one * (1 - one), (1 - one).square()]).double()
-    return float(torch.special.xlogy(joint, joint / apart.clamp(min=1e-12)).sum())
 
 
 def collapsed(before: Signals, now: Signals) -> bool:
@@ -115,35 +42,31 @@ def collapsed(before: Signals, now: Signals) -> bool:
 def compare(before: Signals, now: Signals) -> tuple[Health, str]:
     """Whether a model became better, and the reason in words.
 
-    >>> good = Signals(0.6, 2.0, 8.0, 0.5, 1.0)
-    >>> compare(good, good._replace(agreement=0.7))[0], compare(good, good._replace(classes=2.0))[0]
+    >>> good = Signals(information=0.5, smoothness=0.6, classes=8.0, mix=0.0, agreement=0.7, positives=1.0)
+    >>> compare(good, good._replace(information=0.6))[0], compare(good, good._replace(classes=2.0))[0]
     ('better', 'worse')
     """
     if not all(map(math.isfinite, now)):
         return "worse", "some of its predictions are not numbers"
-    if collapsed(before, now):
+    information, smoothness = now.information - before.information, now.smoothness - before.smoothness
+    told = f"{before.information:.2f} nats before, {now.information:.2f} now"
+    alike = f"correlation {before.smoothness:.2f} before, {now.smoothness:.2f} now"
+    if now.classes < FEWER * before.classes:
         return "worse", (
-            "its predictions collapsed into fewer classes "
-            f"(effectively {before.classes:.1f} before, {now.classes:.1f} now)"
+            f"its predictions fell into fewer classes (effectively {before.classes:.1f} before, {now.classes:.1f} now)"
         )
-    if now.information < SILENT * before.information:
-        return "worse", (
-            "its sure predictions say less about those of similar items "
-            f"({before.information:.2f} nats before, {now.information:.2f} now)"
+    if information < -LESS:
+        return "worse", f"an item's answer tells less about those of similar items ({told})"
+    if smoothness < -ROUGHER:
+        return "worse", f"scores of similar items are less alike ({alike})"
+    if information >= MORE:
+        return "better", (
+            f"an item's answer tells more about those of similar items ({told}; the same answer beyond chance "
+            f"{before.agreement:.0%} before, {now.agreement:.0%} now)"
         )
-    rise = now.score - before.score
-    agreement = f"agreement of similar items {before.agreement:.0%} before, {now.agreement:.0%} now"
-    if rise < 0:
-        return (
-            "worse",
-            f"similar items get the same answer less often than its variety of answers explains ({agreement})",
-        )
-    if rise < CLEAR:
-        return "unclear", f"similar items get the same answer about as often as before ({agreement})"
-    return "better", (
-        f"similar items get the same answer more often, or out of a greater variety ({agreement}; effectively "
-        f"{math.exp(before.choices):.1f} first choices before, {math.exp(now.choices):.1f} now)"
-    )
+    if smoothness >= SMOOTHER:
+        return "better", f"scores of similar items are more alike ({alike})"
+    return "unclear", f"similar items agree about as much as before ({told}; {alike})"
 
 
 @dataclass(frozen=True)
@@ -156,6 +79,10 @@ class Verdict:
     """Whose weights that model has; 0: none of the epochs', so it is the source, but for statistics (see `text`)."""
     text: str
     """One paragraph."""
+    before: dict[str, float]
+    """Signals of the source (see `notela.signals`)."""
+    after: dict[str, float]
+    """Signals of the model that the run gave."""
 
     def __str__(self) -> str:
         return self.text
@@ -174,18 +101,110 @@ def verdict(source: Signals, start: Signals, history: list[dict[str, Any]], kept
     looks = {record["epoch"]: Signals(**record["signals"]) for record in history}
     last: int = history[-1]["epoch"]
     given = last if kept is None else kept
-    health, reason = compare(source, looks.get(given, start))
+    result = looks.get(given, start)
+    health, reason = compare(source, result)
+    mix = f" The mix of predicted classes moved by {result.mix:.0%}." if result.mix >= 0.01 else ""
     if given == last:
         advice = " Prefer the model as it was, or a smaller learning rate." if health == "worse" else ""
-        return Verdict(health, given, f"{_SAID[health]}: after the last of {last} epochs, {reason}.{advice}")
-    _, tried = compare(start, looks[last])
-    if given:
-        text = f"{_SAID[health]}: after epoch {given}, {reason}. It is the result, since after epoch {last}, {tried}."
-    elif start == source:
-        text = f"The result is the model as it was, since after epoch {last}, {tried}."
+        text = f"{_SAID[health]}: after the last of {last} epochs, {reason}.{mix}{advice}"
     else:
-        text = (
-            f"{_SAID[health]}: with the target's statistics, {reason}. Nothing else was kept, since after epoch "
-            f"{last}, {tried}."
-        )
-    return Verdict(health, given, text)
+        _, tried = compare(start, looks[last])
+        if given:
+            text = f"{_SAID[health]}: after epoch {given}, {reason}.{mix} It is the result, since after epoch {last}, "
+        elif start == source:
+            text = f"The result is the model as it was, since after epoch {last}, "
+        else:
+            text = f"{_SAID[health]}: with the target's statistics, {reason}.{mix} Nothing else was kept, since after "
+            text += f"epoch {last}, "
+        text += f"{tried}."
+    return Verdict(health, given, text, source._asdict(), result._asdict())
+
+
+class Guard:
+    """Looks at a run before its first and after each epoch, and steers it where the preset says so."""
+
+    def __init__(self, state: State, moving: Callable[[], dict[str, Tensor]]) -> None:
+        """`state` has the source model still; `moving` gives every tensor of it that the run may change."""
+        self._state, self._moving = state, moving
+        self.acts = state.preset.guard == "act"
+        dice = torch.Generator().manual_seed(number_from(state.seed, 0, 2))
+        self._rows = torch.randperm(len(state.data), generator=dice)[:SAMPLE].sort().values
+        source = state.deployed(self._rows)
+        self._sample = Sample(source, state.task)
+        self.source = self._sample.signals(source)
+
+    def begin(self) -> None:
+        """Statistics, and what later epochs are held against."""
+        state, start = self._state, self.source
+        if state.preset.statistics in SHARES:
+            reestimate(state, SHARES[state.preset.statistics])
+        elif state.preset.statistics == "auto" and state.classifier.statistics_layers():
+            start = self._try_statistics()
+        if self.acts:
+            state.banks["start"] = torch.tensor(start, dtype=torch.float64)
+            state.keep(self._moving())
+
+    def _try_statistics(self) -> Signals:
+        """Statistics as far towards the target's as data speak for: half-way, if that is better than the source's; all
+        the way, if that is not worse than half-way. A change in the mix of classes looks to a norm layer like another
+        camera: there, less is safer, and nothing at all may be best."""
+        state, buffers = self._state, dict(self._state.classifier.model.named_buffers())
+        source = _copy(buffers)
+        reestimate(state, SHARES["half"])
+        half_way, half = _copy(buffers), self._look()
+        health, reason = compare(self.source, half)
+        _set(buffers, source)
+        if health != "better":
+            state.note(f"statistics of norm layers stay the source's: half-way to the target's, {reason}")
+            return self.source
+        reestimate(state, SHARES["re-estimated"])
+        whole = self._look()
+        health, further = compare(half, whole)
+        if health == "worse":
+            _set(buffers, half_way)
+            state.note(
+                f"statistics of norm layers were taken half-way from the target: with them, {reason}; all the way, "
+                f"{further}"
+            )
+            return half
+        state.note(f"statistics of norm layers were taken from the target: with them, {compare(self.source, whole)[1]}")
+        return whole
+
+    def _look(self) -> Signals:
+        """The model as it is now."""
+        state = self._state
+        output = state.deployed(self._rows)
+        return self._sample.signals(Output(output.features, state.preset.method.correct(output, state.task)))
+
+    def _start(self) -> Signals:
+        """What epochs are held against."""
+        return Signals(*self._state.banks["start"].tolist()) if self.acts else self.source
+
+    def judge(self) -> dict[str, Any]:
+        """The model after an epoch, against the one that the run began with: a part of the epoch's record."""
+        now = self._look()
+        health, _ = compare(self._start(), now)
+        if self.acts and health == "better":
+            self._state.keep(self._moving())
+        return {"signals": now._asdict(), "health": health}
+
+    def stops(self, history: list[dict[str, Any]]) -> bool:
+        """Whether there is no use in going on."""
+        return self.acts and bool(history) and collapsed(self._start(), Signals(**history[-1]["signals"]))
+
+    def end(self, history: list[dict[str, Any]]) -> Verdict:
+        """The verdict, and the way back to the last healthy epoch."""
+        kept = None
+        if self.acts:
+            kept = max((record["epoch"] for record in history if record["health"] == "better"), default=0)
+            self._state.put_back(self._moving())
+        return verdict(self.source, self._start(), history, kept)
+
+
+def _copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def _set(tensors: dict[str, Tensor], to: dict[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        tensor.copy_(to[name])

@@ -21,14 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from notela import guard as signs
 from notela import methods
-from notela.classifier import ADDED_DROPOUT, Classifier, Output, Trainable
+from notela.classifier import ADDED_DROPOUT, Classifier, Trainable
 from notela.data import Unlabelled
 from notela.errors import NotelaError, check_at_least, check_choice, check_integer
 from notela.evaluation import Predict, pick_device
-from notela.guard import Signals, Verdict
-from notela.methods.adabn import reestimate
+from notela.guard import Guard, Verdict
 from notela.methods.base import Batch, Guarding, Method, Preset, Statistics
 from notela.progress import Progress
 from notela.runs import RunFolder, describe
@@ -188,10 +186,7 @@ class Loop:
         self.total_steps = preset.epochs * state.data.steps()
         slow = preset.teacher_momentum == "slow"
         self.teacher_momentum = 1 - 1 / self.total_steps if slow else float(preset.teacher_momentum)
-        dice = torch.Generator().manual_seed(number_from(state.seed, 0, 2))
-        self._sample = torch.randperm(len(state.data), generator=dice)[: signs.SAMPLE].sort().values
-        self._before = signs.signals(state.deployed(self._sample), state.task)
-        """Signals of the source."""
+        self.guard = Guard(state, self._moving)
         self.verdict: Verdict
         self.evaluation: Record | None = None
         self.anchors = [p.detach().clone() for p in parameters.values()] if preset.anchor else []
@@ -214,10 +209,12 @@ class Loop:
             self.source = self._evaluate()
         _seed(state.seed, 0)
         if first == 1:
-            self._begin()
+            self.guard.begin()
+            if self.teacher_momentum:
+                state.follow(self.parameters, self.teacher_momentum)
         state.preset.method.before_run(state)
         for epoch in range(first, state.preset.epochs + 1):
-            if self._acts and self.history and signs.collapsed(self._start(), Signals(**self.history[-1]["signals"])):
+            if self.guard.stops(self.history):
                 break
             state.epoch = epoch
             _seed(state.seed, state.epoch)
@@ -235,74 +232,17 @@ class Loop:
             }
             if record.get("kept") == 0:
                 state.note(f"epoch {epoch}: no pseudo-label was sure enough to be kept, so nothing was learned from it")
-            record |= self._judge()
+            record |= self.guard.judge()
             if self.evaluator is not None:
                 record["evaluation"] = self._evaluate(state.preset.method)
             self.history.append(record)
             if folder is not None:
                 folder.write_checkpoint(self)
-        self._end()
-
-    # ---- the guard
-
-    @property
-    def _acts(self) -> bool:
-        return self.state.preset.guard == "act"
-
-    def _begin(self) -> None:
-        """Statistics, and what later epochs are held against."""
-        state = self.state
-        start = self._before
-        if state.preset.statistics == "re-estimated":
-            reestimate(state)
-        elif state.preset.statistics == "auto" and state.classifier.statistics_layers():
-            start = self._try_statistics()
-        if self._acts:
-            state.banks["start"] = torch.tensor(start, dtype=torch.float64)
-            state.keep(self._moving())
-        if self.teacher_momentum:
-            state.follow(self.parameters, self.teacher_momentum)
-
-    def _try_statistics(self) -> Signals:
-        """Statistics of the target, if they make similar items agree more; a change in the mix of classes looks to a
-        norm layer like another camera, and then they do not."""
-        state = self.state
-        buffers = {name: b.clone() for name, b in state.classifier.model.named_buffers()}
-        reestimate(state)
-        now = signs.signals(state.deployed(self._sample), state.task)
-        health, reason = signs.compare(self._before, now)
-        if health == "better":
-            state.note(f"statistics of norm layers were taken from the target: with them, {reason}")
-            return now
-        for name, buffer in state.classifier.model.named_buffers():
-            buffer.copy_(buffers[name])
-        state.note(f"statistics of norm layers stay the source's: with the target's, {reason}")
-        return self._before
-
-    def _judge(self) -> Record:
-        """The model after an epoch, against the one that the run began with."""
-        state = self.state
-        output = state.deployed(self._sample)
-        now = signs.signals(Output(output.features, state.preset.method.correct(output, state.task)), state.task)
-        health, _ = signs.compare(self._start(), now)
-        if self._acts and health == "better":
-            state.keep(self._moving())
-        return {"signals": now._asdict(), "health": health}
-
-    def _start(self) -> Signals:
-        return Signals(*self.state.banks["start"].tolist()) if self._acts else self._before
-
-    def _end(self) -> None:
-        """The verdict, and the way back to the last healthy epoch."""
-        kept = None
-        if self._acts:
-            kept = max((record["epoch"] for record in self.history if record["health"] == "better"), default=0)
-            self.state.put_back(self._moving())
-        self.verdict = signs.verdict(self._before, self._start(), self.history, kept)
+        self.verdict = self.guard.end(self.history)
         if self.evaluator is not None:
             last = self.history[-1]
             known = last.get("evaluation") if self.verdict.epoch == last["epoch"] else None
-            self.evaluation = known or self._evaluate(self.state.preset.method if self.verdict.epoch else None)
+            self.evaluation = known or self._evaluate(state.preset.method if self.verdict.epoch else None)
 
     def _moving(self) -> dict[str, Tensor]:
         """Every tensor of the model that this run may change."""

@@ -16,7 +16,7 @@ from notela.bench import plan
 from notela.bench.runner import bench
 from notela.bench.suite import Loaded, find
 from notela.bench.suites import _recordings, birds
-from notela.bioacoustics import head, model, prepared
+from notela.bioacoustics import embeddings, head, model, prepared
 from notela.bioacoustics.annotations import Box
 from notela.bioacoustics.embed import OfClassifier, embed
 from notela.bioacoustics.model import BirdClassifier
@@ -41,6 +41,8 @@ TOML = {
         s = "scapes.embedded"
         "s, all" = {folder = "scapes.embedded", held_out = false}
     """,
+    "parts": 'task = "multilabel"\nmodel = "head.safetensors"\n[test]\ns = "scapes.embedded"\n'
+    + "".join(f'"s {i}" = {{folder = "scapes.embedded", held_out = "{i}/4"}}\n' for i in (1, 2, 3, 4)),
 }
 
 
@@ -111,6 +113,27 @@ def test_empty_windows_and_held_out_ones_are_a_choice(here: Path) -> None:
     assert (len(whole.adapt), len(whole.test)) == (len(data), int(holds.sum()))
     assert "s, all: scored on the windows that were adapted on" in suite.protocol
     assert part.fingerprint() != whole.fingerprint()
+
+
+def test_every_recording_is_held_out_once(here: Path) -> None:
+    suite = find(str(here / "parts.toml"))
+    data = prepared.read(here / "scapes.windows")
+    parts = [suite.test[f"s {i}"]() for i in (1, 2, 3, 4)]
+    assert all(len(one.adapt) + len(one.test) == len(data) for one in parts)
+    together = torch.cat([one.test for one in parts])
+    assert sorted(map(tuple, together.tolist())) == sorted(
+        map(tuple, embeddings.read(here / "scapes.embedded").embeddings.tolist())
+    )
+    assert torch.equal(parts[3].test, suite.test["s"]().test)  # a set's own split holds the last quarter out
+    assert len({one.fingerprint() for one in parts}) == 4
+    assert "recordings held out by a stable hash of their names, s 1: part 1 of 4, s 2: part 2" in suite.protocol
+
+
+@pytest.mark.parametrize("given", ["true", '"4"', '"0/4"', '"5/4"', '"1/1"', "0.25"])
+def test_a_part_that_is_none_is_refused(here: Path, given: str) -> None:
+    (here / "odd.toml").write_text(TOML["embedded"] + f'test.t = {{folder = "scapes.embedded", held_out = {given}}}\n')
+    with pytest.raises(NotelaError, match="must be a folder, or {folder = '...', held_out = false}, or '1/4'"):
+        find(str(here / "odd.toml"))
 
 
 def test_single_label_keeps_windows_of_one_species(here: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from notela import classifier, data, evaluation, graph, guard, loop, methods, metrics, state, task
+from notela import classifier, data, evaluation, graph, guard, loop, methods, metrics, signals, state, task
 from notela.bench import supervised
 from notela.bench.suite import Suite, command
 from notela.errors import NotelaError, check_choice, check_integer
@@ -33,7 +33,7 @@ DEFAULT_TRIALS = 24
 SOURCE, SUPERVISED, AVERAGE = "source", "supervised", "average"
 _LATER = {"message": "votes", "teacher_momentum": 0.0, "anchor": 0.0, "guard": "watch"}
 """Settings that older records do not have; with these values they change nothing, and are left out of keys."""
-_CORE = (loop, state, task, graph, classifier, data, evaluation, metrics, guard)
+_CORE = (loop, state, task, graph, classifier, data, evaluation, metrics, signals)
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,13 @@ class Protocol:
     def candidates(self, method: str) -> list[Preset]:
         """The points of a method's grid that are tried: the first `trials` of a seeded order, so that asking for more
         later repeats nothing. Without a search, the published settings."""
-        if self.searched:
+        if method in methods.NICKNAMES:
+            points = [methods.resolve(method, self.task)]
+        elif self.searched:
             points = list(grid(method))
         elif method == SUPERVISED:
             points = [supervised.PRESET]
-        elif self.preset and method not in methods.NICKNAMES:
+        elif self.preset:
             points = [methods.preset(method, self.preset)]
         else:
             points = [methods.resolve(method, self.task)]
@@ -279,11 +281,13 @@ def code_version(method: str) -> str:
     the core. Comments, docstrings and formatting do not count."""
     own: list[ModuleType] = []
     if method != SOURCE:
-        kind = type(grid(method)[0].method)
+        kind = NOTELA if method in methods.NICKNAMES else type(grid(method)[0].method)
         own = [inspect.getmodule(base) for base in kind.__mro__[:-1]]  # type: ignore[misc]
         used = {getattr(value, "__module__", None) for value in vars(own[0]).values()} - {m.__name__ for m in own}
         own += [sys.modules[name] for name in sorted(filter(None, used)) if name.startswith(f"{methods.__name__}.")]
     digest = hashlib.sha256()
+    if method == "auto":  # the rules of the guard; of other runs they say a word, and change nothing
+        own.append(guard)
     for module in (*_CORE, *own):
         digest.update(_meaning(Path(str(module.__file__)).read_text(encoding="utf-8")).encode())
     return digest.hexdigest()[:16]

@@ -18,6 +18,7 @@ from notela.bench.runner import test_records, validation_records
 from notela.bench.select import select
 from notela.bench.suite import command
 from notela.errors import NotelaError
+from notela.methods import NICKNAMES
 from notela.methods.base import Preset
 
 Floats = npt.NDArray[np.float64]
@@ -88,11 +89,13 @@ def estimate(values: Sequence[float] | Floats, failed: int = 0) -> Estimate:
 
 
 def varied(method: str) -> list[str]:
-    """The settings that a method's grid varies.
+    """The settings that a method's grid varies, or that a preset with a name of its own is made of.
 
     >>> varied("adabn"), varied("tent")
     (['noise'], ['trainable', 'learning_rate', 'schedule', 'statistics', 'noise'])
     """
+    if method in NICKNAMES:
+        return [*varied("notela"), "metric", "message", "teacher_momentum", "guard"]
     points = [point.settings() for point in plan.grid(method)]
     return [name for name in points[0] if len({str(point[name]) for point in points}) > 1]
 

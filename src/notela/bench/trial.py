@@ -93,10 +93,9 @@ def run(trial: Trial) -> dict[str, Any]:
         # A run that its guard cut short, or turned back, ends with the model that it gave.
         epochs = [*epochs[:-1], *[result.evaluation] * (preset.epochs - len(epochs) + 1)]
         record["notes"] = result.notes
-        record["verdict"] = {"health": result.verdict.health, "epoch": result.verdict.epoch}
-        record["signals"] = [
-            {name: round(value, 4) for name, value in epoch["signals"].items()} for epoch in result.history
-        ]
+        record["kept"] = result.verdict.epoch
+        looks = [result.verdict.before, *(epoch["signals"] for epoch in result.history), result.verdict.after]
+        record["signals"] = [{name: round(value, 4) for name, value in look.items()} for look in looks]
     record["evaluation"] = {name: [round(epoch[name], 6) for epoch in epochs] for name in suite.metrics}
     if job.probabilities:
         corrects = job.preset is not None and job.preset.method.corrects

@@ -64,8 +64,8 @@ _FILES: dict[str, Any] = {
 }
 PAPER = ("adabn", "tent", "shot", "pseudo_label", "dust", "nrc", "dropout_student", "notela")
 """The methods that the paper compares, in its order."""
-NICKNAMES = {"centred": ("notela", "centred"), "auto": ("notela", "auto")}
-"""Presets that are known by a name of their own wherever a method's name is asked for."""
+NICKNAMES = ("centred", "auto")
+"""Presets of NOTELA that are known by a name of their own wherever a method's name is asked for."""
 PRESET_NAMES = ("image", "audio-multilabel", "audio-singlelabel")
 
 # The rows "All" of the paper's grid (appendix E).
@@ -102,13 +102,11 @@ def preset(method: str, name: str) -> Preset:
 
 def grid(method: str) -> tuple[Preset, ...]:
     """Every point of the paper's search grid for a method: its own settings times the common ones. A method that is not
-    the paper's has a grid of the same kind; a preset with a name of its own has nothing to search.
+    the paper's has a grid of the same kind.
 
-    >>> len(grid("notela")), len(grid("adabn")), len(grid("auto"))
-    (576, 2, 1)
+    >>> len(grid("notela")), len(grid("adabn"))
+    (576, 2)
     """
-    if method in NICKNAMES:
-        return (preset(*NICKNAMES[method]),)
     check_choice("method", method, names())
     start = preset(method, "image")
     common = COMMON_GRID
@@ -134,5 +132,7 @@ def resolve(method: str | Method | Preset, task: Task) -> Preset:
     default = "image" if task == "singlelabel" else "audio-multilabel"
     if isinstance(method, str):
         check_choice("method", method, (*NICKNAMES, *names()))
-        return preset(*NICKNAMES[method]) if method in NICKNAMES else preset(method, default)
+        if method in NICKNAMES:
+            return preset("notela", f"auto-{task}" if method == "auto" else method)
+        return preset(method, default)
     return replace(preset(method.name, default), method=method) if method.name in _FILES else Preset(method)

@@ -176,8 +176,12 @@ PRESETS["centred"] = Preset(
     noise=True,
     teacher_momentum="slow",
 )
-# The same, where nobody knows whether the mix of classes has changed, and with a guard.
-PRESETS["auto"] = replace(PRESETS["centred"], statistics="auto", guard="act")
+# The same, where nobody knows whether the mix of classes has changed, and with a guard. Where an item has one class,
+# the message is not standardised: it would speak up for classes that are rare because they hardly occur.
+PRESETS["auto-multilabel"] = replace(PRESETS["centred"], statistics="auto", guard="act")
+PRESETS["auto-singlelabel"] = replace(
+    PRESETS["auto-multilabel"], method=NOTELA(1.0, "epoch", 15, 5.0, metric="cosine", message="centred")
+)
 # The paper searches λ = α.
 GRID = tuple(
     NOTELA(alpha, refresh, k, lambda_=alpha)

@@ -23,6 +23,7 @@ from torch.utils.data import Subset
 from notela.bench.suite import Domain
 from notela.bioacoustics import embeddings, head, prepared, window_table
 from notela.bioacoustics import model as models
+from notela.bioacoustics.annotations import stem
 from notela.bioacoustics.audio import SAMPLE_RATE
 from notela.bioacoustics.head import Head
 from notela.bioacoustics.labels import SPLITS
@@ -35,9 +36,12 @@ from notela.data import Unlabelled
 from notela.errors import NotelaError
 from notela.lock import only_one
 from notela.runs import fingerprint, replacing
+from notela.stable import stable_share
 from notela.task import Task
 
 BATCH = 32
+NOTHING = (0, 0)
+"""No part of a set is held out."""
 _IN_MEMORY = 2**31  # bytes of inputs; more stay on the disk, and batches are read from there
 
 
@@ -59,7 +63,9 @@ def network(path: str) -> nn.Module:
     return model if isinstance(model, Head) else OnPictures(model)
 
 
-def place(path: str, folder: Path, task: Task, *, held_out: bool = True, score_empty: bool = True) -> Domain:
+def place(
+    path: str, folder: Path, task: Task, *, held_out: tuple[int, int] | None = None, score_empty: bool = True
+) -> Domain:
     """A folder that `notela prepare` or, for a head, `notela embed` wrote, as a domain of the model in a file."""
     model, make = source(path), partial(domain, task=task, held_out=held_out, score_empty=score_empty)
     if isinstance(model, Head):
@@ -123,13 +129,14 @@ def domain(
     x: Tensor,
     task: Task,
     *,
-    held_out: bool = True,
+    held_out: tuple[int, int] | None = None,
     score_empty: bool = True,
 ) -> Domain:
     """Windows and their inputs `x` as a domain of a model with these classes, of which the set's own can occur.
 
-    Without `held_out`, all windows are adapted on and the same ones are scored; without `score_empty`, windows that
-    hold no species are not scored. Single-label domains hold windows of exactly one species.
+    Held out is what the set's own split says, or the recordings of one part out of several, `held_out`=(1, 4), say;
+    with `NOTHING`, all windows are adapted on and the same ones are scored. Without `score_empty`, windows that hold no
+    species are not scored. Single-label domains hold windows of exactly one species.
     """
     column = columns(data.folder, data.classes, classes)
     own = data.labels()
@@ -137,7 +144,14 @@ def domain(
     for i, one in enumerate(data.classes):  # two of a set's species may be one of the model's
         labels[:, column[one.code]] |= torch.from_numpy(own[:, i])
     number = labels.sum(1).numpy()
-    parts = [data.rows("adapt"), data.rows("test")] if held_out else [data.rows(), data.rows()]
+    if held_out is None:
+        parts = [data.rows("adapt"), data.rows("test")]
+    elif held_out == NOTHING:
+        parts = [data.rows(), data.rows()]
+    else:
+        part, of = held_out
+        mine = np.floor(of * stable_share(stem(name) for name in data.table["recording"])) == part - 1
+        parts = [np.flatnonzero(~mine), np.flatnonzero(mine)]
     if task == "singlelabel":
         parts = [rows[number[rows] == 1] for rows in parts]
         labels = labels.argmax(1)

@@ -31,6 +31,7 @@ Where `model` is a bird classifier or a head on embeddings, folders are those of
     [test]
     site1 = "site1.windows"
     "site1, all" = {folder = "site1.windows", held_out = false}    # scored on the windows that were adapted on
+    "site1, first" = {folder = "site1.windows", held_out = "1/4"}  # the first of four parts of its recordings held out
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ from torch import nn
 from notela.bench.files import domain as domain_of_files
 from notela.bench.suite import Domain, Suite
 from notela.bench.suites import _recordings
+from notela.bench.suites._recordings import NOTHING
 from notela.errors import NotelaError, check_choice
 from notela.vision.folders import class_folders, labelled_images
 from notela.vision.preprocessing import read_image
@@ -122,15 +124,24 @@ def read(path: Path) -> Suite:
     )
 
 
-def _place(name: str, given: Any, path: Path, birds: bool) -> tuple[str, dict[str, bool]]:
+def _place(name: str, given: Any, path: Path, birds: bool) -> tuple[str, dict[str, tuple[int, int]]]:
     """The folder of a domain, and how it is used."""
     if isinstance(given, str):
         return given, {}
     if not birds or not isinstance(given, dict):
         raise NotelaError(f"{name} = {given!r} in {path} is not the path of a folder")
-    if given.keys() != {"folder", "held_out"} or not isinstance(given["folder"], str) or given["held_out"] is not False:
-        raise NotelaError(f"{name} in {path} must be a folder, or {{folder = '...', held_out = false}}")
-    return given["folder"], {"held_out": False}
+    folder, held_out = given.get("folder"), given.get("held_out")
+    part = re.fullmatch(r"(\d+)/(\d+)", held_out) if isinstance(held_out, str) else None
+    one, of = map(int, part.groups()) if part else NOTHING
+    if (
+        given.keys() != {"folder", "held_out"}
+        or not isinstance(folder, str)
+        or not (held_out is False or 0 < one <= of > 1)
+    ):
+        raise NotelaError(
+            f"{name} in {path} must be a folder, or {{folder = '...', held_out = false}}, or '1/4' for it"
+        )
+    return folder, {"held_out": (one, of)}
 
 
 def _of_files(content: dict[str, Any], root: Path) -> dict[str, Any]:
@@ -160,10 +171,13 @@ def _of_recordings(content: dict[str, Any], root: Path, places: dict[str, dict[s
     phrase = _recordings.describe(
         model, {name: root / folder for name, (folder, _) in every.items()}, task, score_empty
     )
-    same = [name for name, (_, which) in every.items() if which]
+    same = [name for name, (_, which) in every.items() if which.get("held_out") == NOTHING]
+    parts = [f"{name}: part {one} of {of}" for name, (_, which) in every.items() for one, of in which.values() if of]
     return {
         "place": partial(_recordings.place, model, task=task, score_empty=score_empty),
-        "protocol": phrase + (f"; {', '.join(same)}: scored on the windows that were adapted on" if same else ""),
+        "protocol": phrase
+        + (f"; {', '.join(same)}: scored on the windows that were adapted on" if same else "")
+        + (f"; recordings held out by a stable hash of their names, {', '.join(parts)}" if parts else ""),
         "class_names": tuple(one.scientific for one in _recordings.source(model).classes),
         "model": partial(_recordings.network, model),
         "preset": f"audio-{task}",

@@ -1,0 +1,137 @@
+"""What a model's predictions on unlabelled rows look like, beside the source's: the numbers that the guard reads.
+
+Nothing here sees labels. Everything is measured on the same sample of rows again and again. Who is similar to whom is
+said by the source's features, which no run can change, and by the model's own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from notela.classifier import Output
+from notela.graph import mutual_affinity
+from notela.task import Task, probabilities
+
+SAMPLE, K = 2_000, 15
+"""Rows that are looked at after each epoch, and neighbours of each."""
+SHUFFLES = 10
+"""How often first choices are dealt out at random, to see what neighbours share by chance."""
+
+
+class Signals(NamedTuple):
+    """A model on a sample of unlabelled rows."""
+
+    information: float
+    """What a row's first choice tells about those of similar rows: nats beyond chance, mean of the two graphs."""
+    smoothness: float
+    """Correlation of a class's probability with that of similar rows (Moran's I, the model's own graph), mean over
+    classes by how much they are predicted."""
+    classes: float
+    """Effective number of classes in the mean prediction."""
+    mix: float
+    """How far the mix of classes in the mean prediction is from the source's: total variation, 0 to 1."""
+    agreement: float
+    """How often similar rows have the same first choice: kappa, 0 by chance, 1 always; mean of the two graphs."""
+    positives: float
+    """Sure predictions, p > ½, a row."""
+
+    @property
+    def score(self) -> float:
+        """Of models that do no harm, the one with more is preferred."""
+        return self.information + self.smoothness
+
+
+class Sample:
+    """Rows to look at, as the source sees them."""
+
+    def __init__(self, source: Output, task: Task) -> None:
+        self._task = task
+        self._similar = similar(source)
+        self._mix = _shares(probabilities(source.logits.cpu(), task).mean(0))
+
+    def signals(self, output: Output) -> Signals:
+        """Of a model on these rows."""
+        p = probabilities(output.logits.cpu(), self._task)
+        own, first, mix = similar(output), p.argmax(1), _shares(p.mean(0))
+        graphs = (self._similar, own)
+        return Signals(
+            sum(information(first, pairs) for pairs in graphs) / 2,
+            smoothness(p, own),
+            float(torch.special.entr(mix).sum().exp()),
+            float((mix - self._mix).abs().sum() / 2),
+            sum(agreement(first, pairs) for pairs in graphs) / 2,
+            float((p > 0.5).sum(1).float().mean()),
+        )
+
+
+def similar(output: Output) -> Tensor:
+    """Pairs (2, M) of mutual neighbours in feature space, in both directions; logits serve where the embedding is not
+    known."""
+    features = (output.features if output.features.shape[1] else output.logits).cpu()
+    if len(features) < 3:
+        return torch.empty(2, 0, dtype=torch.long)
+    affinity = mutual_affinity(features, min(K, len(features) - 1), metric="cosine")
+    degree = affinity.crow_indices().diff()
+    return torch.stack([torch.arange(len(degree)).repeat_interleave(degree), affinity.col_indices()])
+
+
+def information(first: Tensor, pairs: Tensor) -> float:
+    """Mutual information of the first choices (N,) at both ends of a pair, in nats, minus what it is on average where
+    the same choices are dealt out at random: with few pairs and many classes, much is shared by chance.
+
+    >>> first = torch.tensor([0, 1]).repeat_interleave(100)
+    >>> pairs = torch.stack([torch.arange(200), torch.arange(200).roll(1)])  # each row is like the one before it
+    >>> 0.6 < information(first, pairs) < 0.69, information(torch.zeros(200, dtype=torch.long), pairs)
+    (True, 0.0)
+    """
+    dice = torch.Generator().manual_seed(0)
+    dealt = [first[torch.randperm(len(first), generator=dice)] for _ in range(SHUFFLES)]
+    return _shared(first, pairs) - sum(_shared(one, pairs) for one in dealt) / SHUFFLES
+
+
+def _shared(first: Tensor, pairs: Tensor) -> float:
+    """Plain mutual information. A table of all pairs of classes would be mostly empty: only its cells are counted."""
+    if not pairs.shape[1]:
+        return 0.0
+    one, other = first[pairs]
+    c = int(first.max()) + 1
+    cells, counts = torch.unique(one * c + other, return_counts=True)
+    ends = [end.bincount(minlength=c) for end in (one, other)]
+    joint, left, right = (number.double() / len(one) for number in (counts, *ends))
+    return float(torch.special.xlogy(joint, joint / (left[cells // c] * right[cells % c])).sum())
+
+
+def smoothness(p: Tensor, pairs: Tensor) -> float:
+    """Of probabilities (N, C): 1 where similar rows have the same, 0 where they have nothing to do with each other.
+
+    >>> round(smoothness(torch.tensor([[0.9], [0.9], [0.1], [0.1]]), torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])), 4)
+    1.0
+    """
+    if not pairs.shape[1]:
+        return 0.0
+    mean = p.mean(0)
+    aside = (p - mean).double()
+    variance = aside.square().mean(0)
+    together = sum((aside[i] * aside[j]).sum(0) for i, j in zip(*(end.split(8_192) for end in pairs), strict=True))
+    each = torch.where(variance > 1e-12, together / pairs.shape[1] / variance.clamp(min=1e-12), 0.0)
+    return float((each * _shares(mean)).sum())
+
+
+def agreement(first: Tensor, pairs: Tensor) -> float:
+    """Cohen's kappa of first choices (N,) at both ends of a pair: 0 by chance, 1 always.
+
+    >>> agreement(torch.tensor([0, 0, 1, 1]), torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]]))
+    1.0
+    """
+    by_chance = float((first.bincount() / len(first)).square().sum())
+    if not pairs.shape[1] or by_chance == 1:
+        return 0.0
+    return (float((first[pairs[0]] == first[pairs[1]]).float().mean()) - by_chance) / (1 - by_chance)
+
+
+def _shares(mean: Tensor) -> Tensor:
+    """A mean prediction as a distribution over classes."""
+    return mean / mean.sum().clamp(min=1e-12)
