@@ -1,4 +1,4 @@
-"""The guard: its signs against plain doubles, its verdicts, and what the loop makes of them."""
+"""The guard: its verdicts, and what the loop makes of them; its signals: test_signals.py."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy.special import expit, softmax
-from scipy.stats import entropy
-from sklearn.metrics import mutual_info_score
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -24,135 +18,38 @@ from conftest import CLASSES, TASKS, Net, same, weights
 from notela import guard, methods
 from notela.bench.suite import Loaded, find
 from notela.classifier import Output
-from notela.guard import Signals, collapsed, compare, signals
-from notela.loop import Loop
+from notela.guard import Guard, collapsed, compare
 from notela.methods import TENT, Preset
+from notela.signals import Sample, Signals
 
 Quick = Callable[..., notela.Result]
 Say = Callable[..., None]
 STATISTICS = {"bn.running_mean", "bn.running_var", "bn.num_batches_tracked"}
 PRESET = Preset(TENT(), trainable="all", learning_rate=1e-2, epochs=4, batch_size=16)
-AUTO = replace(methods.preset("notela", "auto"), epochs=4, batch_size=16)
-
-
-def rows(seed: int, n: int, c: int = 4, width: int = 6) -> Output:
-    """Embeddings with some clusters, and logits that know a little of them."""
-    dice = torch.Generator().manual_seed(seed)
-    kind = torch.randint(c, (n,), generator=dice)
-    features = torch.randn(n, width, generator=dice) + 2 * torch.randn(c, width, generator=dice)[kind]
-    return Output(features, 2 * torch.eye(c)[kind] + torch.randn(n, c, generator=dice))
-
-
-def double(output: Output, task: str) -> Signals:
-    """The same, row by row and pair by pair."""
-    features, z = (part.double().numpy() for part in output)
-    p = softmax(z, 1) if task == "singlelabel" else expit(z)
-    n, c = p.shape
-    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-    alike = unit @ unit.T
-    near = []
-    for i in range(n):
-        others = sorted((j for j in range(n) if j != i), key=lambda j: -alike[i, j])
-        near.append(set(others[: guard.K]))
-    pairs = [(i, j) for i in range(n) for j in range(n) if j in near[i] and i in near[j]]
-    first = [int(row.argmax()) for row in p]
-    by_chance = sum((first.count(k) / n) ** 2 for k in range(c))
-    observed = sum(first[i] == first[j] for i, j in pairs) / len(pairs)
-    return Signals(
-        (observed - by_chance) / (1 - by_chance),
-        float(entropy(np.bincount(first, minlength=c))),
-        float(np.exp(entropy(p.mean(0)))),
-        sum(mutual_info_score([p[i, k] > 0.5 for i, _ in pairs], [p[j, k] > 0.5 for _, j in pairs]) for k in range(c)),
-        float((p > 0.5).sum(1).mean()),
-    )
-
-
-# ---- signs
-
-
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("n", [12, 40, 90])
-def test_signs_are_what_a_double_loop_over_pairs_gives(task: Any, n: int) -> None:
-    for seed in range(3):
-        output = rows(seed, n)
-        assert signals(output, task) == pytest.approx(double(output, task), rel=1e-4, abs=1e-5)
-
-
-def test_the_score_adds_variety_to_agreement() -> None:
-    assert Signals(0.5, 2.0, 8.0, 1.0, 1.0).score == pytest.approx(0.5 + guard.WEIGHT * 2.0)
-
-
-@pytest.mark.parametrize("task", TASKS)
-@settings(max_examples=20, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 2**31), n=st.integers(4, 60), c=st.integers(2, 7))
-def test_the_order_of_rows_and_of_classes_does_not_count(task: Any, seed: int, n: int, c: int) -> None:
-    output = rows(seed, n, c)
-    dice = torch.Generator().manual_seed(seed + 1)
-    by_row, by_class = torch.randperm(n, generator=dice), torch.randperm(c, generator=dice)
-    expected = pytest.approx(signals(output, task), rel=1e-4, abs=1e-5)
-    assert signals(Output(output.features[by_row], output.logits[by_row]), task) == expected
-    assert signals(Output(output.features, output.logits[:, by_class]), task) == expected
-
-
-@pytest.mark.parametrize("task", TASKS)
-@settings(max_examples=20, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 2**31), n=st.integers(1, 40), sure=st.floats(0, 80))
-def test_one_class_everywhere_is_no_agreement(task: Any, seed: int, n: int, sure: float) -> None:
-    output = rows(seed, n)
-    constant = torch.tensor([[sure + 0.1, -sure, -sure, -sure]]).repeat(n, 1)
-    found = signals(Output(output.features, constant), task)
-    assert (found.agreement, found.choices) == (0, 0)
-    assert found.information == pytest.approx(0, abs=1e-6)
-    assert all(map(math.isfinite, found))
-
-
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_few_rows_have_finite_signs(task: Any, n: int) -> None:
-    assert all(map(math.isfinite, signals(rows(0, n), task)))
-
-
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("value", [0.0, -200.0, 200.0])
-@pytest.mark.parametrize("n", [1, 2, 3, 50])
-def test_constant_predictions_and_embeddings_have_finite_signs(task: Any, value: float, n: int) -> None:
-    found = signals(Output(torch.zeros(n, 6), torch.full((n, 4), value)), task)
-    assert all(map(math.isfinite, found))
-    assert (found.agreement, found.information) == pytest.approx((0, 0), abs=1e-6)
-
-
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("n", [1, 2, 3, 50])
-def test_logits_serve_where_there_is_no_embedding(task: Any, n: int) -> None:
-    z = rows(3, n).logits
-    found = signals(Output(torch.empty(n, 0), z), task)
-    assert all(map(math.isfinite, found))
-    assert found == signals(Output(z, z), task)
+AUTO = replace(methods.preset("notela", "auto-multilabel"), epochs=4, batch_size=16)
 
 
 # ---- what is said of them
 
-GOOD = Signals(agreement=0.6, choices=2.0, classes=8.0, information=0.5, positives=1.0)
+GOOD = Signals(information=0.5, smoothness=0.6, classes=8.0, mix=0.0, agreement=0.7, positives=1.0)
 LITTLE = 1e-6
 
 
 @pytest.mark.parametrize(
     ("change", "health"),
     [
-        ({"classes": 8 * guard.COLLAPSE - LITTLE, "agreement": 0.9}, "worse"),
-        ({"classes": 8 * guard.COLLAPSE + LITTLE, "agreement": 0.9}, "better"),
-        ({"information": 0.5 * guard.SILENT - LITTLE, "agreement": 0.9}, "worse"),
-        ({"information": 0.5 * guard.SILENT + LITTLE, "agreement": 0.9}, "better"),
-        ({"agreement": 0.6 - LITTLE}, "worse"),
+        ({"classes": 8 * guard.FEWER - LITTLE, "information": 0.9}, "worse"),
+        ({"classes": 8 * guard.FEWER + LITTLE, "information": 0.9}, "better"),
+        ({"information": 0.5 - guard.LESS - LITTLE, "smoothness": 0.9}, "worse"),
+        ({"information": 0.5 - guard.LESS + LITTLE, "smoothness": 0.9}, "better"),
+        ({"smoothness": 0.6 - guard.ROUGHER - LITTLE, "information": 0.9}, "worse"),
+        ({"smoothness": 0.6 - guard.ROUGHER + LITTLE, "information": 0.9}, "better"),
         ({}, "unclear"),
-        ({"agreement": 0.6 + LITTLE}, "unclear"),
-        ({"agreement": 0.6 + guard.CLEAR - LITTLE}, "unclear"),
-        ({"agreement": 0.6 + guard.CLEAR + LITTLE}, "better"),
-        ({"choices": 2.0 - LITTLE}, "worse"),
-        ({"choices": 2.0 + guard.CLEAR / guard.WEIGHT - LITTLE}, "unclear"),
-        ({"choices": 2.0 + guard.CLEAR / guard.WEIGHT + LITTLE}, "better"),
-        ({"agreement": 0.7, "choices": 2.0 - 0.1 / guard.WEIGHT - LITTLE}, "worse"),
-        ({"positives": 0.0}, "unclear"),
+        ({"information": 0.5 + guard.MORE - LITTLE}, "unclear"),
+        ({"information": 0.5 + guard.MORE + LITTLE}, "better"),
+        ({"smoothness": 0.6 + guard.SMOOTHER - LITTLE}, "unclear"),
+        ({"smoothness": 0.6 + guard.SMOOTHER + LITTLE}, "better"),
+        ({"positives": 0.0, "mix": 0.9, "agreement": 0.1}, "unclear"),  # told, but no ground for a verdict
     ],
 )
 def test_each_rule_has_its_threshold(change: dict[str, float], health: str) -> None:
@@ -164,9 +61,10 @@ def test_each_rule_has_its_threshold(change: dict[str, float], health: str) -> N
     [
         ({"classes": 2.04}, ("effectively 8.0 before, 2.0 now",)),
         ({"information": 0.123}, ("0.50 nats before, 0.12 now",)),
-        ({"agreement": 0.41}, ("60% before, 41% now",)),
-        ({"agreement": 0.61}, ("60% before, 61% now",)),
-        ({"agreement": 0.75}, ("60% before, 75% now", "7.4 first choices before, 7.4 now")),
+        ({"smoothness": 0.41}, ("correlation 0.60 before, 0.41 now",)),
+        ({"information": 0.51}, ("0.50 nats before, 0.51 now", "correlation 0.60 before, 0.60 now")),
+        ({"information": 0.75, "agreement": 0.8}, ("0.50 nats before, 0.75 now", "70% before, 80% now")),
+        ({"smoothness": 0.75}, ("correlation 0.60 before, 0.75 now",)),
     ],
 )
 def test_a_reason_is_one_phrase_with_both_numbers(change: dict[str, float], numbers: tuple[str, ...]) -> None:
@@ -188,20 +86,23 @@ def record(epoch: int, now: Signals) -> dict[str, Any]:
 
 
 def test_a_verdict_names_the_epoch_that_the_result_is_of() -> None:
-    better, worse = GOOD._replace(agreement=0.8), GOOD._replace(agreement=0.3)
+    better, worse = GOOD._replace(information=0.8, mix=0.123), GOOD._replace(information=0.3)
     plain = guard.verdict(GOOD, GOOD, [record(1, worse), record(2, better)])
     assert (plain.health, plain.epoch) == ("better", 2)
     assert "adaptation helped: after the last of 2 epochs" in str(plain)
+    assert str(plain).endswith("The mix of predicted classes moved by 12%.")
+    assert (plain.before, plain.after) == (GOOD._asdict(), better._asdict())
     harmed = guard.verdict(GOOD, GOOD, [record(1, worse)])
     assert (harmed.health, harmed.epoch) == ("worse", 1)
     assert "Prefer the model as it was" in harmed.text
     back = guard.verdict(GOOD, GOOD, [record(1, better), record(2, worse)], kept=1)
     assert (back.health, back.epoch) == ("better", 1)
     assert "adaptation helped: after epoch 1," in back.text
-    assert "It is the result, since after epoch 2, similar items get the same answer less often" in back.text
+    assert "It is the result, since after epoch 2, an item's answer tells less" in back.text
     none = guard.verdict(GOOD, GOOD, [record(1, worse)], kept=0)
     assert (none.health, none.epoch) == ("unclear", 0)
-    assert none.text.startswith("The result is the model as it was, since after epoch 1, similar items")
+    assert none.text.startswith("The result is the model as it was, since after epoch 1, an item's answer")
+    assert none.after == none.before
     statistics = guard.verdict(GOOD, better, [record(1, worse)], kept=0)
     assert (statistics.health, statistics.epoch) == ("better", 0)
     assert "adaptation helped: with the target's statistics," in statistics.text
@@ -216,21 +117,21 @@ def test_a_verdict_names_the_epoch_that_the_result_is_of() -> None:
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch) -> Say:
     """`compare` says what it is told to: first of the target's statistics, then of each epoch; the last word stays."""
-    begin, judge = Loop._begin, Loop._judge
+    begin, judge = Guard.begin, Guard.judge
 
     def script(*words: str) -> None:
         epoch = 0
 
-        def at(hook: Callable[[Loop], Any]) -> Callable[[Loop], Any]:
-            def hooked(loop: Loop) -> Any:
+        def at(hook: Callable[[Guard], Any]) -> Callable[[Guard], Any]:
+            def hooked(guard: Guard) -> Any:
                 nonlocal epoch
-                epoch = loop.state.epoch
-                return hook(loop)
+                epoch = guard._state.epoch
+                return hook(guard)
 
             return hooked
 
-        monkeypatch.setattr(Loop, "_begin", at(begin))
-        monkeypatch.setattr(Loop, "_judge", at(judge))
+        monkeypatch.setattr(Guard, "begin", at(begin))
+        monkeypatch.setattr(Guard, "judge", at(judge))
         monkeypatch.setattr(guard, "compare", lambda *_: (words[min(epoch, len(words) - 1)], "so it was told"))
         monkeypatch.setattr(guard, "collapsed", lambda *_: False)
 
@@ -317,7 +218,8 @@ def test_the_result_is_the_last_healthy_epoch(
     assert equal(weights(result.model), watcher.seen[healthy])
     assert not equal(watcher.seen[healthy], watcher.seen[4])
     assert result.verdict.epoch == healthy
-    assert f"after epoch {healthy}, so it was told. It is the result, since after epoch 4," in result.verdict.text
+    assert f"after epoch {healthy}, so it was told." in result.verdict.text
+    assert "It is the result, since after epoch 4, so it was told." in result.verdict.text
     assert [epoch["health"] for epoch in result.history].count("better") == len({1, healthy})
 
 
@@ -339,12 +241,12 @@ def test_a_collapse_stops_a_run_that_is_guarded(
 ) -> None:
     calls = []
 
-    def falling(output: Output, task: Any) -> Signals:
+    def falling(self: Sample, output: Output) -> Signals:
         calls.append(1)  # of the source, then of each epoch
-        better = GOOD._replace(agreement=0.6 + 0.1 * len(calls))
+        better = GOOD._replace(information=0.5 + 0.1 * len(calls))
         return better._replace(classes=1.0) if len(calls) > 3 else better
 
-    monkeypatch.setattr(guard, "signals", falling)
+    monkeypatch.setattr(Sample, "signals", falling)
     watcher = Watcher()
     result = quick(net, x, task="singlelabel", method=PRESET, epochs=6, guard=how, evaluator=watcher)
     assert len(result.history) == (3 if how == "act" else 6)
@@ -353,26 +255,46 @@ def test_a_collapse_stops_a_run_that_is_guarded(
     assert equal(weights(result.model), watcher.seen[result.verdict.epoch])
 
 
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """What `compare` says of statistics half-way, and of those all the way; every epoch is better."""
+
+    def script(half: str, whole: str = "better") -> None:
+        words = iter((half, whole))
+        monkeypatch.setattr(guard, "compare", lambda *_: (next(words, "better"), "so it was told"))
+        monkeypatch.setattr(guard, "collapsed", lambda *_: False)
+
+    return script
+
+
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("how", ["act", "watch"])
-def test_statistics_of_the_target_are_taken_only_where_they_help(
-    task: str, how: str, net: Net, x: Tensor, quick: Quick, say: Say
+@pytest.mark.parametrize(
+    ("said", "taken", "note"),
+    [
+        (("better", "better"), "re-estimated", "were taken from the target: with them, so it was told"),
+        (("better", "unclear"), "re-estimated", "were taken from the target: with them, so it was told"),
+        (
+            ("better", "worse"),
+            "half",
+            "were taken half-way from the target: with them, so it was told; all the way, so",
+        ),
+        (("unclear",), "source", "stay the source's: half-way to the target's, so it was told"),
+        (("worse",), "source", "stay the source's: half-way to the target's, so it was told"),
+    ],
+)
+def test_statistics_go_as_far_as_they_help(
+    task: str, how: str, said: tuple[str, ...], taken: str, note: str, net: Net, x: Tensor, quick: Quick, steps: Say
 ) -> None:
-    say("better")
     settings = {"task": task, "method": AUTO, "guard": how}
-    always = quick(net, x, **settings, statistics="re-estimated")
-    taken = quick(net, x, **settings)
-    assert same(taken.model, always.model)
-    assert not torch.equal(weights(taken.model)["bn.running_mean"], weights(net)["bn.running_mean"])
-    assert [note for note in taken.notes if "statistics of norm layers were taken from the target" in note]
-    for word in ("unclear", "worse"):
-        say(word, "better")
-        left = quick(net, x, **settings)
-        assert same(left.model, quick(net, x, **settings, statistics="source").model)
-        assert all(torch.equal(left.model.state_dict()[name], net.state_dict()[name]) for name in STATISTICS)
-        (note,) = (note for note in left.notes if "statistics of norm layers" in note)
-        assert note.startswith("statistics of norm layers stay the source's")
-        assert note.endswith("so it was told")
+    steps("better")
+    always = quick(net, x, **settings, statistics=taken)
+    steps(*said)
+    found = quick(net, x, **settings)
+    assert same(found.model, always.model)
+    assert [one for one in found.notes if f"statistics of norm layers {note}" in one]
+    kept = all(torch.equal(found.model.state_dict()[name], net.state_dict()[name]) for name in STATISTICS)
+    assert kept == (taken == "source")
 
 
 def test_taken_statistics_stay_where_no_epoch_is_healthy(net: Net, x: Tensor, quick: Quick, say: Say) -> None:
@@ -531,5 +453,5 @@ def test_an_evaluator_that_comes_late_still_scores_the_result(
 
 
 def test_predictions_that_are_not_numbers_are_no_improvement() -> None:
-    health, reason = compare(GOOD, GOOD._replace(agreement=0.9, classes=math.nan))
+    health, reason = compare(GOOD, GOOD._replace(information=0.9, classes=math.nan))
     assert (health, reason) == ("worse", "some of its predictions are not numbers")

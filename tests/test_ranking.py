@@ -13,21 +13,18 @@ from typer.testing import CliRunner
 import notela
 from conftest import Net
 from notela.cli import app
-from notela.guard import Signals
 from notela.ranking import rank
+from notela.signals import Signals
 
 Quick = Callable[..., notela.Result]
 
 
-def rewrite(folder: Path, health: str, epoch: int, agreement: float) -> None:
+def rewrite(folder: Path, health: str, epoch: int, information: float) -> None:
     """Another ending for a finished run of two epochs."""
     run = json.loads((folder / "run.json").read_text())
-    run["verdict"] |= {"health": health, "epoch": epoch}
+    after = run["verdict"]["after"] | {"information": information}
+    run["verdict"] |= {"health": health, "epoch": epoch, "after": after}
     (folder / "run.json").write_text(json.dumps(run))
-    history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    for record in history:
-        record["signals"]["agreement"] = agreement if record["epoch"] == epoch else 0.99
-    (folder / "history.jsonl").write_text("".join(json.dumps(record) + "\n" for record in history))
 
 
 def test_runs_are_ranked_by_health_then_by_the_score_of_the_model_they_gave(
@@ -37,7 +34,7 @@ def test_runs_are_ranked_by_health_then_by_the_score_of_the_model_they_gave(
         "good": ("better", 2, 0.5),
         "best": ("better", 2, 0.7),
         "back": ("better", 1, 0.6),  # the guard went back to the first epoch, which was healthy
-        "kept": ("unclear", 0, 0.9),  # the guard went back to the source
+        "kept": ("unclear", 0, 0.4),  # the guard went back to the source
         "even": ("unclear", 2, 0.8),
         "harm": ("worse", 2, 0.95),
     }
@@ -47,8 +44,8 @@ def test_runs_are_ranked_by_health_then_by_the_score_of_the_model_they_gave(
     ranked = rank([tmp_path / name for name in endings])
     assert [one.folder.name for one in ranked] == ["best", "back", "good", "even", "kept", "harm"]
     assert [one.health for one in ranked] == ["better"] * 3 + ["unclear"] * 2 + ["worse"]
-    assert ranked[4].signals is None
-    assert isinstance(ranked[0].signals, Signals)
+    assert all(isinstance(one.signals, Signals) for one in ranked)
+    assert [one.signals.information for one in ranked] == [0.7, 0.6, 0.5, 0.8, 0.4, 0.95]
     said = CliRunner().invoke(app, ["select", *(str(tmp_path / name) for name in endings)])
     assert said.exit_code == 0
     assert [said.output.index(name) for name in ("best", "back", "good")] == sorted(

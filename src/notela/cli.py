@@ -38,7 +38,7 @@ def main() -> None:
 def _named(option: str) -> tuple[str, str]:
     name, separator, value = option.partition("=")
     if not separator or not name:
-        raise NotelaError(f"--set {option} is not of the form NAME=VALUE")
+        raise NotelaError(f"{option!r} is not of the form NAME=VALUE")
     return name, value
 
 
@@ -126,6 +126,12 @@ def bench(
     methods: Annotated[
         str | None, typer.Option(help="Instead of the paper's eight: tent,notela,auto,supervised.")
     ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with", help="Change a setting of every run; may be repeated.", metavar="NAME=VALUE|NAME=xTIMES"
+        ),
+    ] = None,
     engine: Annotated[EngineName, typer.Option(help="Processes of this machine, or a Ray cluster.")] = EngineName.local,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Local: runs at a time.", show_default="one for every --cpus cores")
@@ -153,6 +159,8 @@ def bench(
 
       notela bench ponds.toml --to results/ponds --methods adabn,tent,notela
 
+      notela bench digits --trials none --with learning_rate=x10 --with epochs=100
+
       notela bench digits --engine ray --address auto --cpus 2
     """
     from notela.bench.command import run
@@ -167,6 +175,7 @@ def bench(
         trials=trials,
         seeds=seeds,
         methods=methods,
+        changes=dict(_named(change) for change in changes or ()),
         engine=engine.value,
         workers=workers,
         address=address,

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from notela.classifier import Output
-from notela.methods.adabn import SHARES, reestimate
 from notela.signals import SAMPLE, Sample, Signals
-from notela.state import State, number_from
+from notela.stable import number_from
+from notela.state import State
+from notela.statistics import SHARES, reestimate
 
 LESS, MORE = 0.05, 0.02
 """Nats of information whose loss is harm, whose gain is a sign of help."""

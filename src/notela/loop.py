@@ -30,7 +30,8 @@ from notela.guard import Guard, Verdict
 from notela.methods.base import Batch, Guarding, Method, Preset, Statistics
 from notela.progress import Progress
 from notela.runs import RunFolder, describe
-from notela.state import Precision, Record, State, number_from
+from notela.stable import number_from
+from notela.state import Precision, Record, State
 from notela.task import Task, check_task
 
 

@@ -1,4 +1,4 @@
-"""Draws that are the same on every machine and do not depend on what else is drawn: for splits."""
+"""Draws that are the same on every machine and do not depend on what else is drawn: for splits and seeds."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def stable_share(names: Iterable[str]) -> npt.NDArray[np.float64]:
     """
     hashes = (hashlib.sha256(name.encode(errors="surrogateescape")).digest()[:8] for name in names)
     return np.array([int.from_bytes(h, "big") / 2**64 for h in hashes], dtype=np.float64)
+
+
+def number_from(*parts: int) -> int:
+    """A 63-bit number that follows from others."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))

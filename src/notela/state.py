@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +16,7 @@ from notela.data import Unlabelled
 from notela.errors import NotelaError
 from notela.methods.base import Preset
 from notela.progress import Progress
+from notela.stable import number_from
 from notela.task import Task, entropy, entropy_of, hard, probabilities
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -221,8 +221,3 @@ class Meters:
         order = ("loss", "confidence", "entropy", "marginal_entropy", "positives", "changed", "degree")
         record: Record = {name: float(means.pop(name)) if name in means else None for name in order}
         return record | {name: float(value) for name, value in means.items()}
-
-
-def number_from(*parts: int) -> int:
-    """A 63-bit number that follows from others."""
-    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))

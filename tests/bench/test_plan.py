@@ -323,7 +323,7 @@ def test_presets_with_names_and_the_ceiling_are_run_without_a_search() -> None:
     assert (made.methods, made.rows, made.validation) == (chosen[:-1], chosen, [])
     of = {method: made.candidates(method) for method in made.rows}
     assert {len(candidates) for candidates in of.values()} == {1}
-    assert of["auto"] == [replace(methods.preset("notela", "auto"), epochs=3)]
+    assert of["auto"] == [replace(methods.resolve("auto", made.task), epochs=3)]
     assert of["centred"] == [replace(methods.preset("notela", "centred"), epochs=3)]
     made.domains = {"south": "data of south", "east": "data of east"}
     jobs = everything(made, {method: candidates[0] for method, candidates in of.items()})

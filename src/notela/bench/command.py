@@ -30,6 +30,7 @@ def run(
     trials: str | None,
     seeds: int | None,
     methods: str | None,
+    changes: dict[str, str],
     engine: str,
     workers: int | None,
     address: str | None,
@@ -56,6 +57,7 @@ def run(
                     methods=None if methods is None else [name.strip() for name in methods.split(",")],
                     trials=points,
                     seeds=seeds,
+                    changes=changes,
                     retry_failed=retry_failed,
                 )
             with Console(stderr=True).status("making tables and figures"):

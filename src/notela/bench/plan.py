@@ -19,8 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from notela import classifier, data, evaluation, graph, guard, loop, methods, metrics, signals, state, task
+from notela import classifier, data, evaluation, graph, guard, loop, methods, metrics, signals, state, statistics, task
 from notela.bench import supervised
+from notela.bench.changes import change
 from notela.bench.suite import Suite, command
 from notela.errors import NotelaError, check_choice, check_integer
 from notela.methods import NOTELA
@@ -33,7 +34,7 @@ DEFAULT_TRIALS = 24
 SOURCE, SUPERVISED, AVERAGE = "source", "supervised", "average"
 _LATER = {"message": "votes", "teacher_momentum": 0.0, "anchor": 0.0, "guard": "watch"}
 """Settings that older records do not have; with these values they change nothing, and are left out of keys."""
-_CORE = (loop, state, task, graph, classifier, data, evaluation, metrics, signals)
+_CORE = (loop, state, task, graph, classifier, data, evaluation, metrics, signals, statistics)
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ class Protocol:
     preset: str = ""
     ceiling: bool = False
     """Whether the supervised ceiling is run, with fixed settings, where nothing is searched."""
+    changes: dict[str, str] = field(default_factory=dict)
+    """Settings of every run but the ceiling's that were asked to be others."""
 
     # ---- what is compared
 
@@ -134,7 +137,8 @@ class Protocol:
         if self.trials and self.trials < len(points):
             random.Random(f"{SEARCH_SEED} {method}").shuffle(points)
             points = points[: self.trials]
-        return [replace(point, **self.overrides) for point in points]
+        points = [replace(point, **self.overrides) for point in points]
+        return points if method == SUPERVISED else [change(point, self.changes) for point in points]
 
     # ---- jobs
 
@@ -206,6 +210,7 @@ def make(
     chosen_methods: Iterable[str] | None = None,
     trials: int | Literal["all"] | None = None,
     seeds: int | None = None,
+    changes: Mapping[str, str] | None = None,
 ) -> Protocol:
     """The protocol of a suite; fingerprints are filled in as its parts are loaded.
 
@@ -235,7 +240,7 @@ def make(
         raise NotelaError(
             f"a domain of {suite.name} is called {name!r}, which tables use for something else: rename it"
         )
-    return Protocol(
+    protocol = Protocol(
         suite=reference,
         title=suite.name,
         task=suite.task,
@@ -256,7 +261,11 @@ def make(
         published_by=suite.published_by,
         preset=suite.preset,
         ceiling=SUPERVISED in wanted,
+        changes=dict(changes or {}),
     )
+    for name in protocol.methods:  # a change that a method does not know is told now
+        protocol.candidates(name)
+    return protocol
 
 
 def ablation(preset: Preset) -> dict[str, Preset]:

@@ -9,7 +9,7 @@ folder/protocol.json      once all is done: what was asked for, and fingerprints
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -44,6 +44,7 @@ def bench(
     methods: Iterable[str] | None = None,
     trials: int | Literal["all"] | None = None,
     seeds: int | None = None,
+    changes: Mapping[str, str] | None = None,
     retry_failed: bool = False,
 ) -> list[Failure]:
     """Run whatever of a suite's comparison is not recorded in `folder` yet. Returns what failed.
@@ -51,7 +52,7 @@ def bench(
     One process at a time: hold `notela.lock.only_one(folder)`.
     """
     suite = find(reference)
-    protocol = plan.make(suite, reference, chosen_methods=methods, trials=trials, seeds=seeds)
+    protocol = plan.make(suite, reference, chosen_methods=methods, trials=trials, seeds=seeds, changes=changes)
     unfinished = folder / "unfinished"
     unfinished.mkdir(parents=True, exist_ok=True)
     loaded = Loaded(suite)

@@ -205,6 +205,11 @@ def _seeds(protocol: Protocol) -> str:
 
 def _origin(protocol: Protocol) -> str:
     """Where the settings come from."""
+    changed = ", ".join(f"{name}={value}" for name, value in protocol.changes.items())
+    return _settings_of(protocol) + (f" Changed in every run but the ceiling's: {changed}." if changed else "")
+
+
+def _settings_of(protocol: Protocol) -> str:
     if not protocol.searched:
         kept = [title(name) for name in protocol.methods if name in NICKNAMES] + ["supervised"] * protocol.ceiling
         own = f" ({', '.join(kept)}: fixed ones of our own)" if kept else ""

@@ -1,0 +1,165 @@
+"""Signals of unlabelled rows, against plain doubles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit, softmax
+from scipy.stats import entropy
+from sklearn.metrics import cohen_kappa_score, mutual_info_score
+
+from conftest import TASKS
+from notela import signals
+from notela.classifier import Output
+from notela.signals import Sample, Signals
+
+
+def rows(seed: int, n: int, c: int = 4, width: int = 6) -> Output:
+    """Embeddings with some clusters, and logits that know a little of them."""
+    dice = torch.Generator().manual_seed(seed)
+    kind = torch.randint(c, (n,), generator=dice)
+    features = torch.randn(n, width, generator=dice) + 2 * torch.randn(c, width, generator=dice)[kind]
+    return Output(features, 2 * torch.eye(c)[kind] + torch.randn(n, c, generator=dice))
+
+
+def look(output: Output, task: Any, source: Output | None = None) -> Signals:
+    """At rows that the source saw as `source`, or in the same way."""
+    return Sample(source or output, task).signals(output)
+
+
+def pairs_of(features: torch.Tensor) -> list[tuple[int, int]]:
+    """Mutual neighbours by cosine, row by row."""
+    x = features.double().numpy()
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    alike = unit @ unit.T
+    near = []
+    for i in range(len(x)):
+        others = sorted((j for j in range(len(x)) if j != i), key=lambda j: -alike[i, j])
+        near.append(set(others[: signals.K]))
+    return [(i, j) for i in range(len(x)) for j in range(len(x)) if j in near[i] and i in near[j]]
+
+
+def moran(p: np.ndarray, pairs: list[tuple[int, int]]) -> float:
+    """Moran's I of each class, as a textbook has it: (N / S0) Σ w_ij x_i x_j / Σ x_i²."""
+    total = 0.0
+    for k in range(p.shape[1]):
+        x = p[:, k] - p[:, k].mean()
+        each = len(p) / len(pairs) * sum(x[i] * x[j] for i, j in pairs) / (x**2).sum()
+        total += each * p[:, k].mean() / p.mean(0).sum()
+    return total
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("n", [12, 40, 90])
+def test_signals_are_what_a_double_loop_over_pairs_gives(task: Any, n: int) -> None:
+    for seed in range(3):
+        source, now = rows(seed, n), rows(seed + 10, n)
+        p, before = (
+            softmax(z, 1) if task == "singlelabel" else expit(z)
+            for z in (now.logits.double().numpy(), source.logits.double().numpy())
+        )
+        first = p.argmax(1)
+        graphs = [pairs_of(one.features) for one in (source, now)]
+        found = look(now, task, source)
+        by_chance = sum((first == k).mean() ** 2 for k in range(4))
+        observed = [np.mean([first[i] == first[j] for i, j in pairs]) for pairs in graphs]
+        assert found.agreement == pytest.approx(
+            np.mean([(o - by_chance) / (1 - by_chance) for o in observed]), abs=1e-6
+        )
+        assert found.smoothness == pytest.approx(moran(p, graphs[1]), rel=1e-4)
+        shares, was = p.mean(0) / p.mean(0).sum(), before.mean(0) / before.mean(0).sum()
+        assert found.classes == pytest.approx(np.exp(entropy(shares)), rel=1e-5)
+        assert found.mix == pytest.approx(np.abs(shares - was).sum() / 2, abs=1e-6)
+        assert found.positives == pytest.approx((p > 0.5).sum(1).mean(), abs=1e-6)
+
+
+def test_information_is_scikit_learns_beyond_what_shuffled_choices_share() -> None:
+    output = rows(0, 90)
+    first, pairs = output.logits.argmax(1), signals.similar(output)
+    plain = mutual_info_score(first[pairs[0]], first[pairs[1]])
+    assert signals._shared(first, pairs) == pytest.approx(plain, abs=1e-9)
+    dice = np.random.default_rng(0)
+    dealt = [dice.permutation(first.numpy()) for _ in range(400)]
+    by_chance = np.mean([mutual_info_score(one[pairs[0]], one[pairs[1]]) for one in dealt])
+    assert by_chance > 0.003
+    assert signals.information(first, pairs) == pytest.approx(plain - by_chance, abs=0.01)
+
+
+def test_agreement_is_scikit_learns_kappa_where_both_ends_have_the_same_choices() -> None:
+    first = torch.arange(60) % 3
+    pairs = torch.stack([torch.arange(60), torch.arange(60).roll(6) // 2 * 2])
+    pairs = torch.cat([pairs, pairs.flip(0)], 1)[:, torch.randperm(120, generator=torch.Generator().manual_seed(0))]
+    expected = cohen_kappa_score(first[pairs[0]], first[pairs[1]])
+    frequency = torch.bincount(first[pairs[0]]) / 120
+    if torch.allclose(frequency, torch.full((3,), 1 / 3)):
+        assert signals.agreement(first, pairs) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("choices", [2, 30])
+def test_random_choices_tell_nothing_however_many_classes_there_are(choices: int) -> None:
+    """Plain mutual information of few pairs and many classes is large by chance alone."""
+    dice = torch.Generator().manual_seed(0)
+    pairs = signals.similar(rows(0, 60))
+    found = [signals.information(torch.randint(choices, (60,), generator=dice), pairs) for _ in range(40)]
+    assert abs(np.mean(found)) < 0.02
+
+
+@pytest.mark.parametrize("task", TASKS)
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**31), n=st.integers(4, 60), c=st.integers(2, 7))
+def test_the_order_of_classes_does_not_count(task: Any, seed: int, n: int, c: int) -> None:
+    output = rows(seed, n, c)
+    by_class = torch.randperm(c, generator=torch.Generator().manual_seed(seed + 1))
+    other = look(Output(output.features, output.logits[:, by_class]), task)
+    assert other == pytest.approx(look(output, task), rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**31), n=st.integers(1, 40), sure=st.floats(0, 80))
+def test_one_class_everywhere_tells_nothing(task: Any, seed: int, n: int, sure: float) -> None:
+    output = rows(seed, n)
+    constant = torch.tensor([[sure + 0.1, -sure, -sure, -sure]]).repeat(n, 1)
+    found = look(Output(output.features, constant), task, output)
+    assert (found.agreement, found.information, found.smoothness) == pytest.approx((0, 0, 0), abs=1e-6)
+    assert all(map(math.isfinite, found))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_few_rows_have_finite_signals(task: Any, n: int) -> None:
+    assert all(map(math.isfinite, look(rows(0, n), task)))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("value", [0.0, -200.0, 200.0])
+@pytest.mark.parametrize("n", [1, 2, 3, 50])
+def test_constant_predictions_and_embeddings_have_finite_signals(task: Any, value: float, n: int) -> None:
+    found = look(Output(torch.zeros(n, 6), torch.full((n, 4), value)), task)
+    assert all(map(math.isfinite, found))
+    assert (found.agreement, found.information, found.smoothness) == pytest.approx((0, 0, 0), abs=1e-6)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("n", [1, 2, 3, 50])
+def test_logits_serve_where_there_is_no_embedding(task: Any, n: int) -> None:
+    z = rows(3, n).logits
+    found = look(Output(torch.empty(n, 0), z), task)
+    assert all(map(math.isfinite, found))
+    assert found == look(Output(z, z), task)
+
+
+def test_two_clusters_that_are_told_apart_share_the_entropy_of_their_sizes() -> None:
+    """Neighbours are of one's own cluster: H(¼, ¾) nats, less the little that shuffled choices share."""
+    z = torch.eye(2)[torch.arange(200) % 4 // 3] * 9
+    features = 20 * z + torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
+    found = look(Output(features, z), "singlelabel")
+    assert found.information == pytest.approx(float(entropy([0.25, 0.75])), abs=0.05)
+    assert (found.agreement, found.smoothness) == pytest.approx((1, 1), abs=0.05)
+    assert found.classes == pytest.approx(np.exp(entropy([0.25, 0.75])), rel=1e-2)
