@@ -1,122 +1,211 @@
 """The tables of `results/beyond`, from the records of `notela bench` under it: what each method does on every bed, its
-worst case, and how often the verdict on a run was right.
+worst case, what auto decided, how often the verdict on a run was right, and what each ingredient is worth.
+
+    results/beyond/BED                a bed, with published settings, centred, auto and the ceiling
+    results/beyond/bad/BED            the same methods with settings that should do harm
+    results/beyond/ablation/BED-WHAT  `centred` with something changed (`--with`)
 
     notela bench digits --trials none --methods tent,notela,centred,auto,supervised --to results/beyond/digits
+    notela bench digits --trials none --with learning_rate=x10 --with epochs=100 --to results/beyond/bad/digits
+    notela bench digits --trials none --methods centred --with message=votes --to results/beyond/ablation/digits-message
     python benchmarks/beyond.py results/beyond
 """
 
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from notela.bench.plan import SOURCE, SUPERVISED
+from notela.bench.plan import SOURCE, SUPERVISED, is_guarded
 from notela.bench.results import METRIC_TITLES, TITLES, Results, title
-from notela.methods import NICKNAMES
+from notela.guard import compare
+from notela.signals import Signals
 
 MARGIN = 1.0
 """Points of the first metric beyond which a run is said to have helped or hurt."""
+HEALTH = ("better", "unclear", "worse")
+
+
+class Bed(NamedTuple):
+    """Some domains of a comparison that belong together."""
+
+    name: str
+    results: Results
+    domains: list[str]
+
+    def change(self, method: str, domain: str, metric: str) -> np.ndarray:
+        """Of each seed, what the run gained."""
+        curves = self.results.curves(domain, method, metric)
+        return np.array([curve[-1] for curve in curves.values()]) - self.results.source(domain, metric)
+
+    @property
+    def metrics(self) -> list[str]:
+        return self.results.protocol.metrics[:2]
+
+
+def beds(folder: Path) -> list[Bed]:
+    """Real birds come in two parts: in noise, and on clips that were held out."""
+    found = []
+    for path in sorted(folder.glob("*/protocol.json")):
+        results, name = Results(path.parent), path.parent.name
+        kinds: dict[str, list[str]] = defaultdict(list)
+        for domain in results.protocol.test:
+            kinds[domain.split()[0] if name.startswith("real-birds") else ""].append(domain)
+        found += [Bed(f"{name}, {kind}" if kind else name, results, domains) for kind, domains in kinds.items()]
+    return found
 
 
 def main(folder: Path) -> None:
-    beds = {path.parent.name: Results(path.parent) for path in sorted(folder.glob("*/protocol.json"))}
-    text = [
-        "# Beyond the paper",
-        "",
-        "Made by `python benchmarks/beyond.py` from the records in these folders, in per cent.",
-        "",
-    ]
-    text += gains(beds) + verdicts(beds)
+    every = beds(folder)
+    text = ["# Beyond the paper", "", "Made by `python benchmarks/beyond.py` from the records in these folders.", ""]
+    text += gains(every, 0) + gains([bed for bed in every if len(bed.metrics) > 1], 1)
+    text += decisions(every) + verdicts(every, beds(folder / "bad")) + ablation(every, folder / "ablation")
     (folder / "README.md").write_text("\n".join(text) + "\n", encoding="utf-8")
     print("\n".join(text))
 
 
-def last(results: Results, domain: str, method: str) -> list[float]:
-    """Of each seed, the first metric of the model that the run gave."""
-    curves = results.curves(domain, method, results.protocol.metrics[0])
-    return [float(curve[-1]) for curve in curves.values()]
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    head = list(head)
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return [lines[0], "|---|" + "---:|" * (len(head) - 1), *lines[1:], ""]
 
 
-def gains(beds: dict[str, Results]) -> list[str]:
-    """Methods × beds: mean over domains and seeds, share of the gap, and the worst run of all against its source."""
-    present = {name for results in beds.values() for name in results.methods}
-    methods = [name for name in TITLES if name in present]
-    lines = [
-        "## Every bed",
-        "",
-        "First metric, mean over domains and seeds; in brackets the share of the way from source to ",
-    ]
-    lines[-1] += (
-        "supervised. Worst: the largest loss against the source of a domain (mean over seeds), and of a single run."
-    )
-    lines += ["", "| method | " + " | ".join(f"{name} ({metric(one)})" for name, one in beds.items())]
-    lines[-1] += " | worst domain | worst run |"
-    lines += ["|---|" + "---:|" * (len(beds) + 2)]
-    for method in (SOURCE, *methods, SUPERVISED):
+def gains(every: list[Bed], which: int) -> list[str]:
+    """Methods × beds: mean over domains and seeds, share of the gap, and the worst against the source."""
+    present = {name for bed in every for name in bed.results.methods}
+    rows = []
+    for method in (SOURCE, *(name for name in TITLES if name in present), SUPERVISED):
         cells, worst, runs = [], [], []
-        for name, results in beds.items():
-            of, domains = results.protocol.metrics[0], results.protocol.test
-            if method == SOURCE or method in results.chosen:
-                share = results.share_of_gap(domains, method, of).mean
-                cell = f"{results.last(domains, method, of).mean:.1f}"
-                cells.append(cell if method in (SOURCE, SUPERVISED) or np.isnan(share) else f"{cell} ({share:.0f})")
-            else:
+        for bed in every:
+            metric = bed.metrics[which]
+            mean = bed.results.last(bed.domains, method, metric) if method in (SOURCE, *bed.results.chosen) else None
+            if mean is None or np.isnan(mean.mean):
                 cells.append("–")
                 continue
-            for domain in domains if method != SOURCE else ():
-                change = np.array(last(results, domain, method)) - results.source(domain, of)
-                worst.append((change.mean(), f"{name}, {domain}"))
-                runs.append((change.min(), f"{name}, {domain}"))
-        extremes = [f"{low:.1f} ({where})" for low, where in (min(each) for each in (worst, runs) if each)] or ["", ""]
-        lines.append(f"| {title(method)} | " + " | ".join([*cells, *extremes]) + " |")
-    return [*lines, ""]
+            share = bed.results.share_of_gap(bed.domains, method, metric).mean
+            plain = method in (SOURCE, SUPERVISED) or np.isnan(share)
+            cells.append(f"{mean.mean:.1f}" + ("" if plain else f" ({share:.0f} %)"))
+            for domain in bed.domains if method != SOURCE else ():
+                change = bed.change(method, domain, metric)
+                worst.append((change.mean(), f"{bed.name}: {domain}"))
+                runs.append((change.min(), f"{bed.name}: {domain}"))
+        low = [f"{min(each)[0]:+.1f} ({min(each)[1]})" if each else "" for each in (worst, runs)]
+        rows.append([title(method), *cells, *low])
+    heads = [f"{bed.name} ({METRIC_TITLES[bed.metrics[which]]})" for bed in every]
+    number = ("first", "second")[which]
+    return [
+        f"## Every bed, {number} metric",
+        "",
+        "Per cent, mean over domains and seeds, last epoch; in brackets the share of the way from source to "
+        "supervised. Worst: the largest loss against the source, of a domain (mean over seeds) and of a single run.",
+        "",
+        *table(["method", *heads, "worst domain", "worst run"], rows),
+    ]
 
 
-def metric(results: Results) -> str:
-    return METRIC_TITLES[results.protocol.metrics[0]]
+def records(bed: Bed) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Domain, method and record of every run without labels."""
+    for domain in bed.domains:
+        for method in bed.results.methods:
+            preset = bed.results.chosen[method]
+            for seed in range(bed.results.protocol.seeds_of(domain)):
+                record = bed.results.record(domain, method, preset, seed)
+                if record is not None and "signals" in record:
+                    yield domain, method, record
 
 
-def verdicts(beds: dict[str, Results]) -> list[str]:
-    """What the verdict said of runs that helped, hurt, or did neither; runs whose guard acted are left out."""
-    counts: dict[str, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
-    for name, results in beds.items():
-        of = results.protocol.metrics[0]
-        for domain in results.protocol.test:
-            for method in results.methods:
-                if method in NICKNAMES and results.chosen[method].guard == "act":
+def decisions(every: list[Bed]) -> list[str]:
+    """What auto did with statistics and epochs."""
+    kinds = {
+        "stay the source's": "source's statistics",
+        "were taken half-way": "half-way",
+        "were taken from the target": "the target's",
+    }
+    rows = []
+    for bed in every:
+        counts: Counter[str] = Counter()
+        for _, method, record in records(bed):
+            if method == "auto":
+                notes = " ".join(record["notes"])
+                counts[next((kind for words, kind in kinds.items() if words in notes), "no norm statistics")] += 1
+                last = len(record["signals"]) - 2
+                counts["last epoch" if record["kept"] == last else "an earlier one" if record["kept"] else "none"] += 1
+        columns = (*kinds.values(), "no norm statistics", "last epoch", "an earlier one", "none")
+        rows.append([bed.name, *(str(counts[name]) if counts[name] else "" for name in columns)])
+    return [
+        "## What auto decided",
+        "",
+        "Runs by whose statistics they were given, and by the epoch that was kept.",
+        "",
+        *table(["bed", *columns], rows),
+    ]
+
+
+def verdicts(every: list[Bed], bad: list[Bed]) -> list[str]:
+    """What the verdict says of runs that helped, hurt, or did neither; runs whose guard acted are left out."""
+    counts: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+    for name, group in (("", every), ("bad settings: ", bad)):
+        for bed in group:
+            metric = bed.metrics[0]
+            for domain, method, record in records(bed):
+                if is_guarded(bed.results.chosen[method]):
                     continue
-                for seed in range(results.protocol.seeds_of(domain)):
-                    record = results.record(domain, method, results.chosen[method], seed)
-                    if record is None or "verdict" not in record:
-                        continue
-                    change = 100 * record["evaluation"][of][-1] - results.source(domain, of)
-                    truth = "helped" if change > MARGIN else "hurt" if change < -MARGIN else "neither"
-                    for bed in (name, "all"):
-                        counts[bed][truth, record["verdict"]["health"]] += 1
-    lines = [
+                change = 100 * record["evaluation"][metric][-1] - bed.results.source(domain, metric)
+                truth = "helped" if change > MARGIN else "hurt" if change < -MARGIN else "neither"
+                before, after = (Signals(**record["signals"][which]) for which in (0, -1))
+                said = compare(before, after)[0]
+                for row in (name + bed.name, "all bad settings" if name else "all published and centred", "all"):
+                    counts[row][truth, said] += 1
+    rows = []
+    for row in sorted(counts, key=lambda row: (row == "all", row.startswith("all"), row.startswith("bad"))):
+        said = {truth: [counts[row][truth, health] for health in HEALTH] for truth in ("helped", "neither", "hurt")}
+        shares = [f"{100 * said[t][2] / sum(said[t]):.0f} %" if sum(said[t]) else "–" for t in ("hurt", "helped")]
+        rows.append([row, *(" / ".join(map(str, said[t])) for t in said), *shares])
+    return [
         "## The verdict",
         "",
-        f"Runs that gained or lost more than {MARGIN:g} point on held-out labels, and what was said of them ",
-    ]
-    lines[-1] += "without labels. Caught: harmful runs called worse. Refused: helpful runs called worse."
-    lines += [
+        f"Runs that gained or lost more than {MARGIN:g} point of the first metric on held-out labels, and what is said "
+        "of them without labels (better / unclear / worse). Caught: harmful runs called worse. Refused: helpful ones "
+        "called worse.",
         "",
-        "| bed | helped: better / unclear / worse | neither | hurt: better / unclear / worse | caught | refused |",
+        *table(["bed", "helped", "neither", "hurt", "caught", "refused"], rows),
     ]
-    lines += ["|---|---:|---:|---:|---:|---:|"]
-    for bed in (*beds, "all"):
-        said = {
-            truth: [counts[bed][truth, h] for h in ("better", "unclear", "worse")]
-            for truth in ("helped", "neither", "hurt")
-        }
-        shares = [f"{100 * said[t][2] / sum(said[t]):.0f} %" if sum(said[t]) else "–" for t in ("hurt", "helped")]
-        lines.append(
-            f"| {bed} | " + " | ".join(" / ".join(map(str, said[t])) for t in said) + f" | {shares[0]} | {shares[1]} |"
-        )
-    return [*lines, ""]
+
+
+def ablation(every: list[Bed], folder: Path) -> list[str]:
+    """`centred` as it is, and with one thing changed."""
+    whole = {bed.name: bed for bed in every}
+    parts: dict[str, dict[str, Bed]] = defaultdict(dict)
+    for bed in beds(folder):
+        changed = ", ".join(f"{name}={value}" for name, value in bed.results.protocol.changes.items())
+        for name, full in whole.items():
+            if full.domains == bed.domains and bed.results.protocol.title == full.results.protocol.title:
+                parts[changed][name] = bed
+    used = [name for name in whole if any(name in row for row in parts.values())]
+    if not used:
+        return []
+
+    def cell(bed: Bed, method: str) -> str:
+        means = [bed.results.last(bed.domains, method, metric) for metric in bed.metrics]
+        return " / ".join(f"{one.mean:.1f} ± {one.half:.1f}" if one.half else f"{one.mean:.1f}" for one in means)
+
+    rows = [["source", *(cell(whole[name], SOURCE) for name in used)]]
+    rows += [["centred", *(cell(whole[name], "centred") for name in used)]]
+    for changed, found in parts.items():
+        rows.append([changed, *(cell(found[name], "centred") if name in found else "–" for name in used)])
+    heads = [f"{name} ({' / '.join(METRIC_TITLES[metric] for metric in whole[name].metrics)})" for name in used]
+    return [
+        "## What each ingredient is worth",
+        "",
+        "The preset `centred` as it is, and with one setting changed; mean ± 95 % interval over seeds.",
+        "",
+        *table(["", *heads], rows),
+    ]
 
 
 if __name__ == "__main__":

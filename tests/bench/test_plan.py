@@ -466,14 +466,15 @@ def test_code_versions_differ_between_methods() -> None:
 
 
 meaning = functools.cache(plan._meaning)
-CORE = ("loop", "state", "task", "graph", "classifier", "data", "evaluation", "metrics", "guard")
+CORE = ("loop", "state", "task", "graph", "classifier", "data", "evaluation", "metrics", "signals", "statistics")
 AFFECTED = {
-    **{f"notela.{name}": {SOURCE, *ROWS} for name in CORE},
-    "notela.methods.base": set(ROWS),
+    **{f"notela.{name}": {SOURCE, *ROWS, "auto"} for name in CORE},
+    "notela.guard": {"auto"},  # where it only watches, it changes nothing
+    "notela.methods.base": {*ROWS, "auto"},
     "notela.bench.supervised": {SUPERVISED},
     **{f"notela.methods.{name}": {name} for name in methods.names()},
-    "notela.methods.dropout_student": {"dropout_student", "notela"},  # NOTELA derives from it
-    "notela.methods.notela": {"notela", "lame"},  # LAME imports its teacher step
+    "notela.methods.dropout_student": {"dropout_student", "notela", "auto"},  # NOTELA derives from it
+    "notela.methods.notela": {"notela", "auto", "lame"},  # LAME imports its teacher step
 }
 
 
@@ -484,7 +485,7 @@ def test_a_change_in_a_file_is_seen_by_the_methods_that_run_through_it(
     monkeypatch.setattr(plan, "_meaning", meaning)  # parse each file once
 
     def versions() -> dict[str, str]:
-        return {name: plan.code_version.__wrapped__(name) for name in (SOURCE, *ROWS)}
+        return {name: plan.code_version.__wrapped__(name, name == "auto") for name in (SOURCE, *ROWS, "auto")}
 
     before, source = versions(), Path(sys.modules[module].__file__).read_text()
     monkeypatch.setattr(sys.modules[module], "__file__", str(tmp_path / "edited.py"))
@@ -493,3 +494,12 @@ def test_a_change_in_a_file_is_seen_by_the_methods_that_run_through_it(
     (tmp_path / "edited.py").write_text(source + "\nedited = True\n")
     after = versions()
     assert {name for name in before if after[name] != before[name]} == AFFECTED[module]
+
+
+def test_the_guards_code_counts_where_it_acts() -> None:
+    plain, guarded = (
+        make(suite((), ("south",)), chosen_methods=["tent", "auto"], trials=0, changes=changes)
+        for changes in ({}, {"guard": "act"})
+    )
+    assert plain.code["tent"] == plan.code_version("tent") != guarded.code["tent"] == plan.code_version("tent", True)
+    assert plain.code["auto"] == guarded.code["auto"] == plan.code_version("auto", True)

@@ -254,7 +254,7 @@ def make(
         trials=None if trials == "all" else trials,
         seeds=suite.seeds if seeds is None else seeds,
         has_source_data=suite.source is not None,
-        code={name: code_version(name) for name in dict.fromkeys((SOURCE, SUPERVISED, *wanted))},
+        code={name: code_version(name) for name in (SOURCE, SUPERVISED)},
         more_seeds=dict(suite.more_seeds) if seeds is None else {},
         levels={name: list(level) for name, level in suite.levels.items()},
         published={place: dict(values) for place, values in suite.published.items()},
@@ -264,7 +264,7 @@ def make(
         changes=dict(changes or {}),
     )
     for name in protocol.methods:  # a change that a method does not know is told now
-        protocol.candidates(name)
+        protocol.code[name] = code_version(name, any(map(is_guarded, protocol.candidates(name))))
     return protocol
 
 
@@ -284,10 +284,15 @@ def grid(method: str) -> tuple[Preset, ...]:
     return supervised.GRID if method == SUPERVISED else methods.grid(method)
 
 
+def is_guarded(preset: Preset | None) -> bool:
+    """Whether the guard's rules change what a run gives; of other runs they only say a word."""
+    return preset is not None and (preset.guard == "act" or preset.statistics == "auto")
+
+
 @cache
-def code_version(method: str) -> str:
-    """A hash of the code that a method runs through: its own file, those of the methods it derives or imports from, and
-    the core. Comments, docstrings and formatting do not count."""
+def code_version(method: str, guarded: bool = False) -> str:
+    """A hash of the code that a method runs through: its own file, those of the methods it derives or imports from, the
+    core, and the guard if it acts. Comments, docstrings and formatting do not count."""
     own: list[ModuleType] = []
     if method != SOURCE:
         kind = NOTELA if method in methods.NICKNAMES else type(grid(method)[0].method)
@@ -295,7 +300,7 @@ def code_version(method: str) -> str:
         used = {getattr(value, "__module__", None) for value in vars(own[0]).values()} - {m.__name__ for m in own}
         own += [sys.modules[name] for name in sorted(filter(None, used)) if name.startswith(f"{methods.__name__}.")]
     digest = hashlib.sha256()
-    if method == "auto":  # the rules of the guard; of other runs they say a word, and change nothing
+    if guarded:
         own.append(guard)
     for module in (*_CORE, *own):
         digest.update(_meaning(Path(str(module.__file__)).read_text(encoding="utf-8")).encode())

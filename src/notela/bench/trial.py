@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from notela.bench.plan import SUPERVISED, Job, code_version
+from notela.bench.plan import SUPERVISED, Job, code_version, is_guarded
 from notela.bench.suite import Domain, Loaded, Suite, find
 from notela.bench.supervised import with_labels
 from notela.errors import NotelaError
@@ -49,7 +49,7 @@ def run(trial: Trial) -> dict[str, Any]:
     loaded = _loaded(trial.suite)
     suite, model = loaded.suite, loaded.model
     domain, data = loaded.domain(job.domain)
-    here = {"model": loaded.model_fingerprint, "data": data, "code": code_version(job.method)}
+    here = {"model": loaded.model_fingerprint, "data": data, "code": code_version(job.method, is_guarded(job.preset))}
     for part, expected in job.fingerprints.items():
         if here[part] != expected:
             raise NotelaError(
