@@ -1,5 +1,5 @@
-"""What the thresholds of `notela.guard` were chosen on: settings, good and bad, on the validation domains of five suites,
-with the signals and the truth of each run.
+"""What the thresholds of `notela.guard` were chosen on: settings, good and bad, on the validation domains of five
+suites, with the signals and the truth of each run.
 
     python benchmarks/thresholds.py runs/thresholds.jsonl          # half an hour; stop it at will, it goes on
 
