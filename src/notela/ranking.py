@@ -64,16 +64,18 @@ def _read(folder: Path) -> dict[str, Any]:
 def show(folders: Sequence[Path]) -> None:
     """A table, the best first."""
     table = Table(title="Runs ranked without labels")
-    for column in ("run", "method", "signs", "epoch", "score", "agreement", "classes", "mix moved"):
-        table.add_column(column, justify="left" if column in ("run", "method", "signs") else "right")
+    table.add_column("run", overflow="fold", min_width=18)
+    for column in ("method", "signs", "epoch", "score", "classes", "mix"):
+        table.add_column(column, justify="left" if column in ("method", "signs") else "right")
     root = os.path.commonpath([folder.absolute().parent for folder in folders])
     for one in rank(folders):
         s = one.signals
-        numbers = (f"{s.score:.3f}", f"{s.agreement:.0%}", f"{s.classes:.1f}", f"{s.mix:.0%}")
+        numbers = (f"{s.score:.3f}", f"{s.classes:.1f}", f"{s.mix:.0%}")
         table.add_row(os.path.relpath(one.folder.absolute(), root), one.method, one.health, str(one.epoch), *numbers)
     console = Console()
     console.print(table)
     console.print(
-        "Signs are not proof: look at some of what the first two disagree on. Epoch 0: the model a run began with.",
+        "Score: information and smoothness between similar items; mix: how far the mix of predicted classes moved; "
+        "epoch 0: the model a run began with. Signs are not proof: look at some of what the first two disagree on.",
         highlight=False,
     )
