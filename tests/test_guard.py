@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import notela
-from conftest import CLASSES, TASKS, Net, same, weights
+from conftest import CLASSES, TASKS, Net, moved, same, weights
 from notela import guard, methods
 from notela.bench.suite import Loaded, find
 from notela.classifier import Output
 from notela.guard import Guard, collapsed, compare
 from notela.methods import TENT, Preset
-from notela.signals import Sample, Signals
+from notela.signals import SAMPLE, WEIGHT, Sample, Signals
 
 Quick = Callable[..., notela.Result]
 Say = Callable[..., None]
@@ -40,15 +40,16 @@ LITTLE = 1e-6
     [
         ({"classes": 8 * guard.FEWER - LITTLE, "information": 0.9}, "worse"),
         ({"classes": 8 * guard.FEWER + LITTLE, "information": 0.9}, "better"),
-        ({"information": 0.5 - guard.LESS - LITTLE, "smoothness": 0.9}, "worse"),
-        ({"information": 0.5 - guard.LESS + LITTLE, "smoothness": 0.9}, "better"),
-        ({"smoothness": 0.6 - guard.ROUGHER - LITTLE, "information": 0.9}, "worse"),
-        ({"smoothness": 0.6 - guard.ROUGHER + LITTLE, "information": 0.9}, "better"),
+        ({"information": 0.5 - guard.CLEAR - LITTLE}, "worse"),
+        ({"information": 0.5 - guard.CLEAR + LITTLE}, "unclear"),
+        ({"smoothness": 0.6 - guard.CLEAR / WEIGHT - LITTLE}, "worse"),
+        ({"smoothness": 0.6 - guard.CLEAR / WEIGHT + LITTLE}, "unclear"),
         ({}, "unclear"),
-        ({"information": 0.5 + guard.MORE - LITTLE}, "unclear"),
-        ({"information": 0.5 + guard.MORE + LITTLE}, "better"),
-        ({"smoothness": 0.6 + guard.SMOOTHER - LITTLE}, "unclear"),
-        ({"smoothness": 0.6 + guard.SMOOTHER + LITTLE}, "better"),
+        ({"information": 0.5 + guard.CLEAR - LITTLE}, "unclear"),
+        ({"information": 0.5 + guard.CLEAR + LITTLE}, "better"),
+        ({"smoothness": 0.6 + guard.CLEAR / WEIGHT - LITTLE}, "unclear"),
+        ({"smoothness": 0.6 + guard.CLEAR / WEIGHT + LITTLE}, "better"),
+        ({"information": 0.8, "smoothness": 0.6 - 0.3 / WEIGHT}, "unclear"),  # one weighs the other up
         ({"positives": 0.0, "mix": 0.9, "agreement": 0.1}, "unclear"),  # told, but no ground for a verdict
     ],
 )
@@ -60,11 +61,11 @@ def test_each_rule_has_its_threshold(change: dict[str, float], health: str) -> N
     ("change", "numbers"),
     [
         ({"classes": 2.04}, ("effectively 8.0 before, 2.0 now",)),
-        ({"information": 0.123}, ("0.50 nats before, 0.12 now",)),
-        ({"smoothness": 0.41}, ("correlation 0.60 before, 0.41 now",)),
-        ({"information": 0.51}, ("0.50 nats before, 0.51 now", "correlation 0.60 before, 0.60 now")),
-        ({"information": 0.75, "agreement": 0.8}, ("0.50 nats before, 0.75 now", "70% before, 80% now")),
-        ({"smoothness": 0.75}, ("correlation 0.60 before, 0.75 now",)),
+        ({"information": 0.123}, ("less to do", "information 0.50 nats and 0.12")),
+        ({"smoothness": 0.41}, ("less to do", "correlation of scores 0.60 and 0.41")),
+        ({"information": 0.51}, ("about as much", "information 0.50 nats and 0.51")),
+        ({"information": 0.75, "agreement": 0.8}, ("more to do", "beyond chance 70% before, 80% now")),
+        ({"smoothness": 0.75}, ("more to do", "correlation of scores 0.60 and 0.75")),
     ],
 )
 def test_a_reason_is_one_phrase_with_both_numbers(change: dict[str, float], numbers: tuple[str, ...]) -> None:
@@ -98,15 +99,16 @@ def test_a_verdict_names_the_epoch_that_the_result_is_of() -> None:
     back = guard.verdict(GOOD, GOOD, [record(1, better), record(2, worse)], kept=1)
     assert (back.health, back.epoch) == ("better", 1)
     assert "adaptation helped: after epoch 1," in back.text
-    assert "It is the result, since after epoch 2, an item's answer tells less" in back.text
+    assert "It is the result, since by epoch 2, against the beginning, answers to similar items have less" in back.text
     none = guard.verdict(GOOD, GOOD, [record(1, worse)], kept=0)
     assert (none.health, none.epoch) == ("unclear", 0)
-    assert none.text.startswith("The result is the model as it was, since after epoch 1, an item's answer")
+    assert none.text.startswith("The result is the model as it was, since by epoch 1, against the beginning, answers")
     assert none.after == none.before
-    statistics = guard.verdict(GOOD, better, [record(1, worse)], kept=0)
-    assert (statistics.health, statistics.epoch) == ("better", 0)
-    assert "adaptation helped: with the target's statistics," in statistics.text
-    assert "Nothing else was kept, since after epoch 1," in statistics.text
+    for share, whose in ((1.0, "the target's statistics"), (0.5, "statistics half-way to the target's")):
+        statistics = guard.verdict(GOOD, better, [record(1, worse)], kept=0, share=share)
+        assert (statistics.health, statistics.epoch) == ("better", 0)
+        assert f"adaptation helped: with {whose}, answers" in statistics.text
+        assert "Nothing else was kept, since by epoch 1," in statistics.text
     last = guard.verdict(GOOD, GOOD, [record(1, worse), record(2, better)], kept=2)
     assert last == plain
 
@@ -203,7 +205,7 @@ def test_no_healthy_epoch_gives_the_source_back(
     assert not equal(watcher.seen[1], weights(net))
     assert equal(watcher.seen[-1], weights(net))
     assert result.verdict.epoch == 0
-    assert "The result is the model as it was, since after epoch 4, so it was told" in str(result)
+    assert "The result is the model as it was, since by epoch 4, against the beginning, so it was told" in str(result)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -219,7 +221,7 @@ def test_the_result_is_the_last_healthy_epoch(
     assert not equal(watcher.seen[healthy], watcher.seen[4])
     assert result.verdict.epoch == healthy
     assert f"after epoch {healthy}, so it was told." in result.verdict.text
-    assert "It is the result, since after epoch 4, so it was told." in result.verdict.text
+    assert "It is the result, since by epoch 4, against the beginning, so it was told." in result.verdict.text
     assert [epoch["health"] for epoch in result.history].count("better") == len({1, healthy})
 
 
@@ -257,10 +259,11 @@ def test_a_collapse_stops_a_run_that_is_guarded(
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """What `compare` says of statistics half-way, and of those all the way; every epoch is better."""
+    """What `compare` says of statistics half-way and all the way against the source, and of all the way against
+    half-way; every epoch is better."""
 
-    def script(half: str, whole: str = "better") -> None:
-        words = iter((half, whole))
+    def script(*said: str) -> None:
+        words = iter(said)
         monkeypatch.setattr(guard, "compare", lambda *_: (next(words, "better"), "so it was told"))
         monkeypatch.setattr(guard, "collapsed", lambda *_: False)
 
@@ -272,12 +275,13 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("said", "taken", "note"),
     [
-        (("better", "better"), "re-estimated", "were taken from the target: with them, so it was told"),
-        (("better", "unclear"), "re-estimated", "were taken from the target: with them, so it was told"),
+        (("better", "better", "better"), "re-estimated", "were taken from the target: with them, so it was told"),
+        (("better", "better", "unclear"), "re-estimated", "were taken from the target: with them, so it was told"),
+        (("better", "better", "worse"), "half", "were taken half-way from the target: with them, so it was told; all"),
         (
-            ("better", "worse"),
+            ("better", "unclear", "better"),
             "half",
-            "were taken half-way from the target: with them, so it was told; all the way, so",
+            "were taken half-way from the target: with them, so it was told; all",
         ),
         (("unclear",), "source", "stay the source's: half-way to the target's, so it was told"),
         (("worse",), "source", "stay the source's: half-way to the target's, so it was told"),
@@ -287,7 +291,7 @@ def test_statistics_go_as_far_as_they_help(
     task: str, how: str, said: tuple[str, ...], taken: str, note: str, net: Net, x: Tensor, quick: Quick, steps: Say
 ) -> None:
     settings = {"task": task, "method": AUTO, "guard": how}
-    steps("better")
+    steps()
     always = quick(net, x, **settings, statistics=taken)
     steps(*said)
     found = quick(net, x, **settings)
@@ -295,6 +299,87 @@ def test_statistics_go_as_far_as_they_help(
     assert [one for one in found.notes if f"statistics of norm layers {note}" in one]
     kept = all(torch.equal(found.model.state_dict()[name], net.state_dict()[name]) for name in STATISTICS)
     assert kept == (taken == "source")
+
+
+@pytest.fixture
+def numbers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """What is seen of the source, then at every look: scores over that of GOOD; `compare` is the real one."""
+
+    def script(*rises: float | Signals) -> None:
+        looks = iter(one if isinstance(one, Signals) else GOOD._replace(information=0.5 + one) for one in (0.0, *rises))
+        monkeypatch.setattr(Sample, "signals", lambda *_: next(looks))
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("rises", "share", "kept"),
+    [
+        # half-way, all the way, four epochs
+        ((0.2, 0.3, 0.31, 0.34, 0.35, 0.2), 1.0, 3),  # epochs are held against all the way, not against the source
+        ((0.2, 0.18, 0.22, 0.22, 0.22, 0.22), 1.0, 4),  # all the way is not clearly worse than half-way
+        ((0.2, 0.1, 0.22, 0.24, 0.1, 0.1), 0.5, 2),  # all the way is better than the source, but worse than half-way
+        ((0.2, 0.02, 0.22, 0.22, 0.22, 0.22), 0.5, 0),
+        ((0.02, 0.04, 0.04, 0.02, 0.0), 0.0, 2),  # statistics that help too little are not taken further
+        ((-0.2, 0.04, 0.02, 0.02, 0.02), 0.0, 1),
+    ],
+)
+def test_each_step_is_held_against_the_right_one(
+    rises: tuple[float, ...], share: float, kept: int, net: Net, x: Tensor, quick: Quick, numbers: Say
+) -> None:
+    numbers(*rises)
+    result = quick(net, x, task="singlelabel", method=AUTO, epochs=4)
+    assert result.verdict.epoch == kept
+    taken = {1.0: "were taken from", 0.5: "were taken half-way", 0.0: "stay the source's"}[share]
+    assert [note for note in result.notes if f"statistics of norm layers {taken}" in note]
+    given = rises[len(rises) - 4 :][kept - 1] if kept else {1.0: rises[1], 0.5: rises[0], 0.0: 0.0}[share]
+    assert result.verdict.after["information"] == pytest.approx(0.5 + given)
+    assert result.verdict.before["information"] == 0.5
+
+
+def test_no_model_is_kept_that_is_worse_than_the_source(net: Net, x: Tensor, quick: Quick, numbers: Say) -> None:
+    """Each step loses a few classes, none enough to be called harm by itself."""
+    fewer = [GOOD._replace(information=0.7 + 0.1 * i, classes=8 * 0.9**i) for i in range(6)]
+    numbers(*fewer)
+    result = quick(net, x, task="singlelabel", method=AUTO, epochs=4)
+    assert (result.verdict.epoch, result.verdict.health) == (1, "better")  # 0.9² is above FEWER, 0.9³ is not
+    assert [epoch["health"] for epoch in result.history] == ["better", "worse", "worse", "worse"]
+
+
+@pytest.mark.parametrize("statistics", ["half", "re-estimated"])
+def test_a_run_that_began_with_other_statistics_says_so(
+    statistics: str, net: Net, x: Tensor, quick: Quick, numbers: Say
+) -> None:
+    numbers(0.2, 0.1, 0.1)
+    preset = replace(PRESET, statistics=statistics)
+    result = quick(net, x, task="singlelabel", method=preset, epochs=2, guard="act")
+    assert moved(net, result.model) == {"bn.running_mean", "bn.running_var"}
+    whose = "statistics half-way to the target's" if statistics == "half" else "the target's statistics"
+    assert f"signs that adaptation helped: with {whose}" in result.verdict.text
+    assert result.verdict.after["information"] == pytest.approx(0.7)
+
+
+def test_a_collapse_is_held_against_the_beginning(net: Net, x: Tensor, quick: Quick, numbers: Say) -> None:
+    many = GOOD._replace(information=0.9, classes=14.0)
+    few = many._replace(information=1.2, classes=7.0)  # of the source's 8, that would be nothing
+    numbers(many, many, few, few)
+    result = quick(net, x, task="singlelabel", method=AUTO, epochs=4)
+    assert len(result.history) == 1
+    assert result.verdict.epoch == 0
+
+
+def test_a_large_set_is_judged_by_a_sample(net: Net, quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    plain = Sample.signals
+    monkeypatch.setattr(Sample, "signals", lambda self, output: seen.append(len(output.logits)) or plain(self, output))
+    data = torch.randn(SAMPLE + 100, 8, generator=torch.Generator().manual_seed(0))
+    quick(net, data, task="singlelabel", method="tent", epochs=1, batch_size=512)
+    assert set(seen) == {SAMPLE}
+
+
+def test_predictions_that_stop_being_numbers_are_told_and_left_behind(net: Net, x: Tensor, quick: Quick) -> None:
+    found = Sample(Output(x, x), "singlelabel").signals(Output(x, torch.full_like(x, math.nan)))
+    assert found == Signals(0, 0, 0, 0, 0, 0)
 
 
 def test_taken_statistics_stay_where_no_epoch_is_healthy(net: Net, x: Tensor, quick: Quick, say: Say) -> None:
@@ -453,5 +538,5 @@ def test_an_evaluator_that_comes_late_still_scores_the_result(
 
 
 def test_predictions_that_are_not_numbers_are_no_improvement() -> None:
-    health, reason = compare(GOOD, GOOD._replace(information=0.9, classes=math.nan))
+    health, reason = compare(GOOD, Signals(0, 0, 0, 0, 0, 0))
     assert (health, reason) == ("worse", "some of its predictions are not numbers")

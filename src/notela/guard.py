@@ -2,16 +2,15 @@
 
 No single sign is safe: predictions spread over more classes where a collapsed model recovers, and where a good one
 forgets that few classes occur; neighbours agree more where a model learns, and where all of it becomes one class. So
-three are read together (see `notela.signals`), each against the model that the run began with: what an item's answer
-tells about those of similar items, how alike similar items' scores are, and how many classes are predicted at all.
+two are read together (see `notela.signals`): how much answers to similar items have to do with each other, and how many
+classes are predicted at all.
 
 Thresholds were chosen on the validation parts of the suites `digits` (balanced and skewed), `digits-multi`, `aviary`
-and `aviary-single`, and on nothing else.
+and `aviary-single` (`benchmarks/thresholds.py`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,18 +18,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from notela.classifier import Output
-from notela.signals import SAMPLE, Sample, Signals
-from notela.stable import number_from
+from notela.signals import Signals, Watch
 from notela.state import State
-from notela.statistics import SHARES, reestimate
+from notela.statistics import SHARES, layers_of, reestimate
 
-LESS, MORE = 0.05, 0.02
-"""Nats of information whose loss is harm, whose gain is a sign of help."""
-ROUGHER, SMOOTHER = 0.03, 0.03
-"""The same of smoothness."""
-FEWER, COLLAPSE = 0.86, 0.55
-"""Shares of the effective number of classes below which there is harm, or no way back."""
+CLEAR = 0.03
+"""A score that fell by more is a sign of harm, one that rose by as much a sign of help."""
+FEWER, COLLAPSE = 0.8, 0.55
+"""Shares of the effective number of classes below which there is a sign of harm, or no way back."""
 
 Health = Literal["better", "unclear", "worse"]
 
@@ -47,27 +42,23 @@ def compare(before: Signals, now: Signals) -> tuple[Health, str]:
     >>> compare(good, good._replace(information=0.6))[0], compare(good, good._replace(classes=2.0))[0]
     ('better', 'worse')
     """
-    if not all(map(math.isfinite, now)):
+    if not now.classes:
         return "worse", "some of its predictions are not numbers"
-    information, smoothness = now.information - before.information, now.smoothness - before.smoothness
-    told = f"{before.information:.2f} nats before, {now.information:.2f} now"
-    alike = f"correlation {before.smoothness:.2f} before, {now.smoothness:.2f} now"
     if now.classes < FEWER * before.classes:
         return "worse", (
             f"its predictions fell into fewer classes (effectively {before.classes:.1f} before, {now.classes:.1f} now)"
         )
-    if information < -LESS:
-        return "worse", f"an item's answer tells less about those of similar items ({told})"
-    if smoothness < -ROUGHER:
-        return "worse", f"scores of similar items are less alike ({alike})"
-    if information >= MORE:
-        return "better", (
-            f"an item's answer tells more about those of similar items ({told}; the same answer beyond chance "
-            f"{before.agreement:.0%} before, {now.agreement:.0%} now)"
-        )
-    if smoothness >= SMOOTHER:
-        return "better", f"scores of similar items are more alike ({alike})"
-    return "unclear", f"similar items agree about as much as before ({told}; {alike})"
+    rise = now.score - before.score
+    numbers = (
+        f"the same answer beyond chance {before.agreement:.0%} before, {now.agreement:.0%} now; information "
+        f"{before.information:.2f} nats and {now.information:.2f}, correlation of scores {before.smoothness:.2f} and "
+        f"{now.smoothness:.2f}"
+    )
+    if rise < -CLEAR:
+        return "worse", f"answers to similar items have less to do with each other ({numbers})"
+    if rise >= CLEAR:
+        return "better", f"answers to similar items have more to do with each other ({numbers})"
+    return "unclear", f"answers to similar items have about as much to do with each other as before ({numbers})"
 
 
 @dataclass(frozen=True)
@@ -96,9 +87,11 @@ _SAID: dict[Health, str] = {
 }
 
 
-def verdict(source: Signals, start: Signals, history: list[dict[str, Any]], kept: int | None = None) -> Verdict:
-    """On a run with these records. `start`: signals before the first epoch, which differ from the source's where its
-    statistics were replaced; `kept`: the epoch that the guard ended with, if it acted."""
+def verdict(
+    source: Signals, start: Signals, history: list[dict[str, Any]], kept: int | None = None, share: float = 0.0
+) -> Verdict:
+    """On a run with these records. `start`: signals before the first epoch; `share`: of the target in the statistics
+    that it began with; `kept`: the epoch that the guard ended with, if it acted."""
     looks = {record["epoch"]: Signals(**record["signals"]) for record in history}
     last: int = history[-1]["epoch"]
     given = last if kept is None else kept
@@ -109,97 +102,104 @@ def verdict(source: Signals, start: Signals, history: list[dict[str, Any]], kept
         advice = " Prefer the model as it was, or a smaller learning rate." if health == "worse" else ""
         text = f"{_SAID[health]}: after the last of {last} epochs, {reason}.{mix}{advice}"
     else:
-        _, tried = compare(start, looks[last])
+        later = f"since by epoch {last}, against the beginning, {compare(start, looks[last])[1]}."
         if given:
-            text = f"{_SAID[health]}: after epoch {given}, {reason}.{mix} It is the result, since after epoch {last}, "
-        elif start == source:
-            text = f"The result is the model as it was, since after epoch {last}, "
+            text = f"{_SAID[health]}: after epoch {given}, {reason}.{mix} It is the result, {later}"
+        elif not share:
+            text = f"The result is the model as it was, {later}"
         else:
-            text = f"{_SAID[health]}: with the target's statistics, {reason}.{mix} Nothing else was kept, since after "
-            text += f"epoch {last}, "
-        text += f"{tried}."
+            whose = "the target's statistics" if share == 1 else "statistics half-way to the target's"
+            text = f"{_SAID[health]}: with {whose}, {reason}.{mix} Nothing else was kept, {later}"
     return Verdict(health, given, text, source._asdict(), result._asdict())
 
 
 class Guard:
-    """Looks at a run before its first and after each epoch, and steers it where the preset says so."""
+    """Judges a run before its first and after each epoch, and steers it where the preset says so."""
 
     def __init__(self, state: State, moving: Callable[[], dict[str, Tensor]]) -> None:
         """`state` has the source model still; `moving` gives every tensor of it that the run may change."""
-        self._state, self._moving = state, moving
-        self.acts = state.preset.guard == "act"
-        dice = torch.Generator().manual_seed(number_from(state.seed, 0, 2))
-        self._rows = torch.randperm(len(state.data), generator=dice)[:SAMPLE].sort().values
-        source = state.deployed(self._rows)
-        self._sample = Sample(source, state.task)
-        self.source = self._sample.signals(source)
+        self._state, self._moving, self._watch = state, moving, Watch(state)
+        self._acts = state.preset.guard == "act"
 
     def begin(self) -> None:
-        """Statistics, and what later epochs are held against."""
-        state, start = self._state, self.source
-        if state.preset.statistics in SHARES:
-            reestimate(state, SHARES[state.preset.statistics])
-        elif state.preset.statistics == "auto" and state.classifier.statistics_layers():
-            start = self._try_statistics()
-        if self.acts:
-            state.banks["start"] = torch.tensor(start, dtype=torch.float64)
+        """What epochs are held against: the source, and the model before the first epoch, which may have other
+        statistics. Kept in banks, so that a resumed run says the same to the last digit."""
+        state, statistics = self._state, self._state.preset.statistics
+        source = start = self._watch.source
+        share = SHARES.get(statistics, 0.0)
+        if statistics == "auto":
+            share, start = self._try_statistics()
+        elif share and self._acts:
+            start = self._watch.look()
+        state.banks["looks"] = torch.tensor([source, start])
+        state.banks["share"] = torch.tensor(share)
+        if self._acts:
             state.keep(self._moving())
 
-    def _try_statistics(self) -> Signals:
+    def _try_statistics(self) -> tuple[float, Signals]:
         """Statistics as far towards the target's as data speak for: half-way, if that is better than the source's; all
-        the way, if that is not worse than half-way. A change in the mix of classes looks to a norm layer like another
-        camera: there, less is safer, and nothing at all may be best."""
-        state, buffers = self._state, dict(self._state.classifier.model.named_buffers())
-        source = _copy(buffers)
+        the way, if that is better than the source's too, and not worse than half-way. A change in the mix of classes
+        looks to a norm layer like another camera: there, less is safer, and nothing at all may be best."""
+        state, source = self._state, self._watch.source
+        if not layers_of(state.classifier):
+            return 0.0, source
+        if len(state.data) == 1 or state.preset.batch_size == 1:
+            state.note("statistics of norm layers stay the source's: one item, or batches of one, have no variance")
+            return 0.0, source
+        buffers = dict(state.classifier.model.named_buffers())
+        as_it_was = _copy(buffers)
         reestimate(state, SHARES["half"])
-        half_way, half = _copy(buffers), self._look()
-        health, reason = compare(self.source, half)
-        _set(buffers, source)
+        half_way, half = _copy(buffers), self._watch.look()
+        health, reason = compare(source, half)
+        _set(buffers, as_it_was)
         if health != "better":
             state.note(f"statistics of norm layers stay the source's: half-way to the target's, {reason}")
-            return self.source
+            return 0.0, source
         reestimate(state, SHARES["re-estimated"])
-        whole = self._look()
-        health, further = compare(half, whole)
-        if health == "worse":
-            _set(buffers, half_way)
-            state.note(
-                f"statistics of norm layers were taken half-way from the target: with them, {reason}; all the way, "
-                f"{further}"
-            )
-            return half
-        state.note(f"statistics of norm layers were taken from the target: with them, {compare(self.source, whole)[1]}")
-        return whole
-
-    def _look(self) -> Signals:
-        """The model as it is now."""
-        state = self._state
-        output = state.deployed(self._rows)
-        return self._sample.signals(Output(output.features, state.preset.method.correct(output, state.task)))
-
-    def _start(self) -> Signals:
-        """What epochs are held against."""
-        return Signals(*self._state.banks["start"].tolist()) if self.acts else self.source
+        whole = self._watch.look()
+        (against_source, better), (against_half, worse) = compare(source, whole), compare(half, whole)
+        if against_source == "better" and against_half != "worse":
+            state.note(f"statistics of norm layers were taken from the target: with them, {better}")
+            return SHARES["re-estimated"], whole
+        _set(buffers, half_way)
+        further = f"against that, {worse}" if against_half == "worse" else better
+        state.note(
+            f"statistics of norm layers were taken half-way from the target: with them, {reason}; all the way, "
+            f"{further}"
+        )
+        return SHARES["half"], half
 
     def judge(self) -> dict[str, Any]:
-        """The model after an epoch, against the one that the run began with: a part of the epoch's record."""
-        now = self._look()
-        health, _ = compare(self._start(), now)
-        if self.acts and health == "better":
-            self._state.keep(self._moving())
+        """The model after an epoch: a part of the epoch's record. Where the guard acts, a healthy one is better than
+        what the run began with, and not worse than the source."""
+        source, start = self._references()
+        now = self._watch.look()
+        health, _ = compare(start if self._acts else source, now)
+        if self._acts and health == "better":
+            if compare(source, now)[0] == "worse":
+                health = "worse"
+            else:
+                self._state.keep(self._moving())
         return {"signals": now._asdict(), "health": health}
 
     def stops(self, history: list[dict[str, Any]]) -> bool:
         """Whether there is no use in going on."""
-        return self.acts and bool(history) and collapsed(self._start(), Signals(**history[-1]["signals"]))
+        if not self._acts or not history:
+            return False
+        return collapsed(self._references()[1], Signals(**history[-1]["signals"]))
 
     def end(self, history: list[dict[str, Any]]) -> Verdict:
         """The verdict, and the way back to the last healthy epoch."""
         kept = None
-        if self.acts:
+        if self._acts:
             kept = max((record["epoch"] for record in history if record["health"] == "better"), default=0)
             self._state.put_back(self._moving())
-        return verdict(self.source, self._start(), history, kept)
+        return verdict(*self._references(), history, kept, float(self._state.banks["share"]))
+
+    def _references(self) -> tuple[Signals, Signals]:
+        """Signals of the source, and of the model before the first epoch."""
+        source, start = self._state.banks["looks"].tolist()
+        return Signals(*source), Signals(*start)
 
 
 def _copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

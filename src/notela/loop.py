@@ -32,6 +32,7 @@ from notela.progress import Progress
 from notela.runs import RunFolder, describe
 from notela.stable import number_from
 from notela.state import Precision, Record, State
+from notela.statistics import SHARES, layers_of, reestimate
 from notela.task import Task, check_task
 
 
@@ -210,6 +211,8 @@ class Loop:
             self.source = self._evaluate()
         _seed(state.seed, 0)
         if first == 1:
+            if state.preset.statistics in SHARES:
+                reestimate(state, SHARES[state.preset.statistics])
             self.guard.begin()
             if self.teacher_momentum:
                 state.follow(self.parameters, self.teacher_momentum)
@@ -326,7 +329,7 @@ def _configure(state: State) -> dict[str, nn.Parameter]:
             "one kept class with task='singlelabel' always has probability 1 and nothing to adapt; keep two or more "
             "classes, or use task='multilabel'"
         )
-    if preset.statistics != "source" and len(state.data) == 1:
+    if preset.statistics not in ("source", "auto") and len(state.data) == 1:
         raise NotelaError(
             f"statistics={preset.statistics!r} needs two items or more to have a variance; the data holds one"
         )
@@ -340,7 +343,8 @@ def _configure(state: State) -> dict[str, nn.Parameter]:
             )
         else:
             state.note("noise=True has no effect: the model has no dropout")
-    if preset.statistics not in ("source", "auto") and not classifier.statistics_layers():
+    layers = classifier.statistics_layers() if preset.statistics == "target" else layers_of(classifier)
+    if preset.statistics not in ("source", "auto") and not layers:
         state.note(f"statistics={preset.statistics!r} has no effect: the model keeps no running averages")
     if classifier.gives_probabilities:
         state.note("the model's outputs look like probabilities, not logits; if so, hand it in without its softmax")

@@ -39,7 +39,7 @@ def rank(folders: Sequence[str | os.PathLike[str]]) -> list[Ranked]:
     """Runs (the `run_dir` of `notela.adapt`, or folders that `notela.save` wrote), the best first."""
     runs = [_read(Path(folder)) for folder in folders]
     first, *others = runs
-    for what in ("data", "model", "classes"):
+    for what in ("data", "model", "task", "classes"):
         for folder, other in zip(folders[1:], others, strict=True):
             if other.get(what) != first.get(what):
                 raise NotelaError(
@@ -49,7 +49,10 @@ def rank(folders: Sequence[str | os.PathLike[str]]) -> list[Ranked]:
     ranked = []
     for folder, run in zip(folders, runs, strict=True):
         said = run["verdict"]
-        signals = Signals(**said["after"])
+        try:
+            signals = Signals(**said["after"])
+        except (KeyError, TypeError):
+            raise NotelaError(f"{folder} was made by an older notela, which read other signs; run it again") from None
         ranked.append(Ranked(Path(folder), run["settings"]["method"], said["health"], said["epoch"], signals))
     return sorted(ranked, key=lambda one: one.place)
 

@@ -6,7 +6,7 @@ said by the source's features, which no run can change, and by the model's own.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,10 +15,15 @@ from notela.classifier import Output
 from notela.graph import mutual_affinity
 from notela.task import Task, probabilities
 
+if TYPE_CHECKING:
+    from notela.state import State
+
 SAMPLE, K = 2_000, 15
 """Rows that are looked at after each epoch, and neighbours of each."""
 SHUFFLES = 10
 """How often first choices are dealt out at random, to see what neighbours share by chance."""
+WEIGHT = 2.0
+"""Of smoothness beside information; chosen with the thresholds of the guard."""
 
 
 class Signals(NamedTuple):
@@ -27,8 +32,8 @@ class Signals(NamedTuple):
     information: float
     """What a row's first choice tells about those of similar rows: nats beyond chance, mean of the two graphs."""
     smoothness: float
-    """Correlation of a class's probability with that of similar rows (Moran's I, the model's own graph), mean over
-    classes by how much they are predicted."""
+    """Correlation of a class's probability with that of similar rows, beyond chance (Moran's I, the model's own graph),
+    mean over classes by how much they are predicted."""
     classes: float
     """Effective number of classes in the mean prediction."""
     mix: float
@@ -40,8 +45,26 @@ class Signals(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Of models that do no harm, the one with more is preferred."""
-        return self.information + self.smoothness
+        """Information, and `WEIGHT` times smoothness."""
+        return self.information + WEIGHT * self.smoothness
+
+
+class Watch:
+    """Looks at a run on the same sample of rows again and again. Made while the state's model is the source."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        dice = torch.Generator().manual_seed(0)  # the same rows whatever the run's seed: runs are ranked by them
+        self._rows = torch.randperm(len(state.data), generator=dice)[:SAMPLE].sort().values
+        source = state.deployed(self._rows)
+        self._sample = Sample(source, state.task)
+        self.source = self._sample.signals(source)
+
+    def look(self) -> Signals:
+        """At the model as it is now."""
+        output = self._state.deployed(self._rows)
+        corrected = self._state.preset.method.correct(output, self._state.task)
+        return self._sample.signals(Output(output.features, corrected))
 
 
 class Sample:
@@ -53,7 +76,9 @@ class Sample:
         self._mix = _shares(probabilities(source.logits.cpu(), task).mean(0))
 
     def signals(self, output: Output) -> Signals:
-        """Of a model on these rows."""
+        """Of a model on these rows; all 0 where its answers are not numbers."""
+        if not all(part.isfinite().all() for part in output):
+            return Signals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
         p = probabilities(output.logits.cpu(), self._task)
         own, first, mix = similar(output), p.argmax(1), _shares(p.mean(0))
         graphs = (self._similar, own)
@@ -105,10 +130,12 @@ def _shared(first: Tensor, pairs: Tensor) -> float:
 
 
 def smoothness(p: Tensor, pairs: Tensor) -> float:
-    """Of probabilities (N, C): 1 where similar rows have the same, 0 where they have nothing to do with each other.
+    """Of probabilities (N, C): about 1 where similar rows have the same, 0 where they have nothing to do with each
+    other, for which Moran's I has the mean -1/(N - 1). A class without variance has none.
 
-    >>> round(smoothness(torch.tensor([[0.9], [0.9], [0.1], [0.1]]), torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])), 4)
-    1.0
+    >>> p, pairs = torch.tensor([[0.9], [0.9], [0.1], [0.1]]), torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
+    >>> round(smoothness(p, pairs), 4)  # I = 1, and 1/3
+    1.3333
     """
     if not pairs.shape[1]:
         return 0.0
@@ -116,12 +143,13 @@ def smoothness(p: Tensor, pairs: Tensor) -> float:
     aside = (p - mean).double()
     variance = aside.square().mean(0)
     together = sum((aside[i] * aside[j]).sum(0) for i, j in zip(*(end.split(8_192) for end in pairs), strict=True))
-    each = torch.where(variance > 1e-12, together / pairs.shape[1] / variance.clamp(min=1e-12), 0.0)
+    moran = together / pairs.shape[1] / variance.clamp(min=1e-12)
+    each = torch.where(variance > 1e-12, moran + 1 / (len(p) - 1), 0.0)
     return float((each * _shares(mean)).sum())
 
 
 def agreement(first: Tensor, pairs: Tensor) -> float:
-    """Cohen's kappa of first choices (N,) at both ends of a pair: 0 by chance, 1 always.
+    """Kappa of first choices (N,) at both ends of a pair: 0 where it is what their frequencies explain, 1 always.
 
     >>> agreement(torch.tensor([0, 0, 1, 1]), torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]]))
     1.0

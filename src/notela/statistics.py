@@ -11,10 +11,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from notela.stable import number_from
 
 if TYPE_CHECKING:
+    from notela.classifier import Classifier
     from notela.state import State
 
 SHARES = {"half": 0.5, "re-estimated": 1.0}
 """Of the target in the statistics that are taken once before the first epoch."""
+
+
+def layers_of(classifier: Classifier) -> list[_BatchNorm]:
+    """The layers whose statistics can be re-estimated: every kind of batch norm with running averages."""
+    return [layer for layer in classifier.statistics_layers() if isinstance(layer, _BatchNorm)]
 
 
 def reestimate(state: State, share: float = 1.0) -> None:
@@ -23,9 +29,11 @@ def reestimate(state: State, share: float = 1.0) -> None:
     Each layer already normalises as it will in the end, by its batch's moments as far as `share` goes: moments that are
     measured behind layers with the target's statistics and then averaged with the source's would fit neither.
     """
-    layers = [layer for layer in state.classifier.statistics_layers() if isinstance(layer, _BatchNorm)]
+    layers = layers_of(state.classifier)
     blends = [Blended(layer, share) for layer in layers]
-    handles = [layer.register_forward_pre_hook(blend) for layer, blend in zip(layers, blends, strict=True)]
+    handles = [
+        layer.register_forward_pre_hook(blend, with_kwargs=True) for layer, blend in zip(layers, blends, strict=True)
+    ]
     state.classifier.set_mode(noise=False, batch_statistics=False)
     order = torch.randperm(len(state.data), generator=torch.Generator().manual_seed(number_from(state.seed, 0, 3)))
     done = 0
@@ -37,7 +45,8 @@ def reestimate(state: State, share: float = 1.0) -> None:
                 state.progress.sweep(done)
     for handle, blend in zip(handles, blends, strict=True):
         handle.remove()
-        blend.set(blend.moments)
+        if blend.moments.number:  # a layer that no pass reaches stays as it was
+            blend.set(blend.moments)
 
 
 class Blended:
@@ -51,8 +60,8 @@ class Blended:
         self.source = layer.running_mean.clone(), layer.running_var.clone()
         self.moments = Moments()
 
-    def __call__(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
-        batch = Moments.of(args[0])
+    def __call__(self, layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        batch = Moments.of(args[0] if args else named["input"])
         self.moments = self.moments + batch
         self.set(batch)
 
@@ -73,7 +82,8 @@ class Moments(NamedTuple):
     @classmethod
     def of(cls, x: Tensor) -> Moments:
         """Of inputs (N, channels, ...)."""
-        values = x.detach().float().transpose(0, 1).flatten(1)
+        x = x.detach().to(torch.promote_types(x.dtype, torch.float32))
+        values = x.transpose(0, 1).flatten(1)
         variance, mean = torch.var_mean(values, 1, correction=0)
         return cls(values.shape[1], mean, variance)
 

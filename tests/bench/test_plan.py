@@ -466,7 +466,19 @@ def test_code_versions_differ_between_methods() -> None:
 
 
 meaning = functools.cache(plan._meaning)
-CORE = ("loop", "state", "task", "graph", "classifier", "data", "evaluation", "metrics", "signals", "statistics")
+CORE = (
+    "loop",
+    "state",
+    "task",
+    "graph",
+    "classifier",
+    "data",
+    "evaluation",
+    "metrics",
+    "signals",
+    "stable",
+    "statistics",
+)
 AFFECTED = {
     **{f"notela.{name}": {SOURCE, *ROWS, "auto"} for name in CORE},
     "notela.guard": {"auto"},  # where it only watches, it changes nothing

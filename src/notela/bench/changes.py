@@ -7,6 +7,7 @@ notela bench digits --trials none --with learning_rate=x10 --with epochs=100  # 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,11 +46,18 @@ def _value(name: str, text: str, now: Any) -> Any:
         if isinstance(now, bool):
             return {"true": True, "false": False}[text.lower()]
         if isinstance(now, (int, float)) and text.startswith("x"):
-            return round(now * float(text[1:])) if isinstance(now, int) else float(f"{now * float(text[1:]):.12g}")
+            return round(now * _finite(text[1:])) if isinstance(now, int) else float(f"{now * _finite(text[1:]):.12g}")
         if isinstance(now, int):
             return int(text)
         if isinstance(now, float) or name in ("teacher_momentum", "momentum"):
-            return text if text == "slow" else float(text)
-    except (ValueError, KeyError):
+            return text if text == "slow" else _finite(text)
+    except (ValueError, KeyError, OverflowError):
         raise NotelaError(f"{name}={text!r} is not of the same kind as {now!r}") from None
     return text
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number

@@ -19,7 +19,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from notela import classifier, data, evaluation, graph, guard, loop, methods, metrics, signals, state, statistics, task
+from notela import (
+    classifier,
+    data,
+    evaluation,
+    graph,
+    guard,
+    loop,
+    methods,
+    metrics,
+    signals,
+    stable,
+    state,
+    statistics,
+    task,
+)
 from notela.bench import supervised
 from notela.bench.changes import change
 from notela.bench.suite import Suite, command
@@ -34,7 +48,7 @@ DEFAULT_TRIALS = 24
 SOURCE, SUPERVISED, AVERAGE = "source", "supervised", "average"
 _LATER = {"message": "votes", "teacher_momentum": 0.0, "anchor": 0.0, "guard": "watch"}
 """Settings that older records do not have; with these values they change nothing, and are left out of keys."""
-_CORE = (loop, state, task, graph, classifier, data, evaluation, metrics, signals, statistics)
+_CORE = (loop, state, task, graph, classifier, data, evaluation, metrics, signals, stable, statistics)
 
 
 @dataclass(frozen=True)
@@ -171,7 +185,8 @@ class Protocol:
     def _repeats(self, domains: Iterable[str], chosen: Mapping[str, Preset]) -> Iterator[Job]:
         for domain in domains:
             for method, preset in chosen.items():
-                for variant in (preset, *(ablation(preset).values() if self.searched else ())):
+                parts = ablation(preset) if self.searched and method == NOTELA.name else {}
+                for variant in (preset, *parts.values()):
                     yield from (self.job(domain, method, variant, seed) for seed in range(self.seeds_of(domain)))
 
     def count(self) -> int:

@@ -73,8 +73,8 @@ class Preset:
     dropout on in the student's passes.
     teacher_momentum: clean passes are of an exponential average of the student: 0 the student itself, 1 the source,
     "slow" 1 - 1/T with T the run's steps. anchor: after each step, this share of the way back to the source's weights.
-    guard: "watch" judges the run without labels (`result.verdict`) and leaves it alone; "act" stops it where it does
-    harm and goes back to the last healthy epoch, or to where it began.
+    guard: "watch" judges the run without labels (`result.verdict`) and leaves it alone; "act" stops it where it
+    collapses, and goes back to the last healthy epoch, or to where it began.
     """
 
     method: Method
@@ -109,7 +109,7 @@ class Preset:
             raise NotelaError(
                 f"trainable={self.trainable!r} must be 'norm', 'norm+head', 'all', 'body' or name patterns"
             )
-        if self.statistics != "source" and self.batch_size == 1:
+        if self.statistics not in ("source", "auto") and self.batch_size == 1:
             raise NotelaError(
                 f"batch_size=1 with statistics={self.statistics!r}: a batch of one has no variance to normalise by; "
                 "choose batch_size=2 or more (64 in the paper), or statistics='source'"
