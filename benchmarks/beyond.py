@@ -6,6 +6,7 @@ worst case, what auto decided, how often the verdict on a run was right, and wha
     results/beyond/ablation/BED-WHAT  `centred` with something changed (`--with`)
 
     notela bench digits --trials none --methods tent,notela,centred,auto,supervised --to results/beyond/digits
+    python benchmarks/real_birds.py ../shared/data --clips
     notela bench digits --trials none --with learning_rate=x10 --with epochs=100 --to results/beyond/bad/digits
     notela bench digits --trials none --methods centred --with message=votes --to results/beyond/ablation/digits-message
     python benchmarks/beyond.py results/beyond

@@ -19,8 +19,9 @@ import torch
 
 import notela
 from notela import methods
+from notela.bench.plan import code_version
 from notela.bench.suite import Loaded, find
-from notela.guard import FEWER, LESS, ROUGHER, compare
+from notela.guard import CLEAR, FEWER, compare
 from notela.lines import Lines
 from notela.methods import Preset
 from notela.metrics import as_array
@@ -58,6 +59,7 @@ def settings(kind: str) -> dict[str, Preset]:
         found[f"{name}, 40 epochs"] = replace(found[name], learning_rate=3 * found[name].learning_rate, epochs=40)
     found["centred, rate x10"] = replace(centred, learning_rate=10 * centred.learning_rate)
     found["centred, 40 epochs"] = replace(centred, epochs=40)
+    found["auto"] = methods.resolve("auto", "multilabel" if kind == "audio-multilabel" else "singlelabel")
     return found
 
 
@@ -68,7 +70,9 @@ def main() -> None:
     given.records.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     lines = Lines(given.records)
-    done = {(one["suite"], one["domain"], one["settings"]) for one in lines}
+    code = code_version("auto", True)
+    kept = [one for one in lines if one["code"] == code]
+    done = {(one["suite"], one["domain"], one["settings"]) for one in kept}
     for reference, kind in SUITES.items():
         loaded = Loaded(find(reference))
         suite = loaded.suite
@@ -96,37 +100,43 @@ def main() -> None:
                 assert result.source is not None
                 assert result.evaluation is not None
                 change = 100 * (result.evaluation[suite.metrics[0]] - result.source[suite.metrics[0]])
-                record = {"suite": suite.name, "domain": name, "settings": title, "change": change}
-                lines.append({**record, "before": result.verdict.before, "after": result.verdict.after})
+                record = {"code": code, "suite": suite.name, "domain": name, "settings": title, "change": change}
+                record |= {"before": result.verdict.before, "after": result.verdict.after}
+                lines.append(record)
+                kept.append(record)
                 print(f"{suite.name}, {name}, {title}: {change:+.1f}, {result.verdict.health}", flush=True)
-    show(list(lines))
+    show(kept)
 
 
 def show(records: list[dict]) -> None:
-    """Caught and refused in each suite, by the rules as they are and by each alone."""
+    """What is said of runs in each suite: all of them by their change, and the share of harmful ones that is caught and
+    of helpful ones that is refused, by each rule alone too."""
     rules = {
-        "all": lambda before, after: compare(before, after)[0] == "worse",
-        "information": lambda before, after: after.information < before.information - LESS,
-        "smoothness": lambda before, after: after.smoothness < before.smoothness - ROUGHER,
+        "both": lambda before, after: compare(before, after)[0] == "worse",
+        "score": lambda before, after: after.score < before.score - CLEAR,
         "classes": lambda before, after: after.classes < FEWER * before.classes,
     }
-    counts: dict[str, Counter[tuple[str, bool, bool]]] = defaultdict(Counter)
+    said: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+    caught: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
     for one in records:
-        if abs(one["change"]) <= MARGIN:
+        if one["settings"] == "auto":  # it has acted on what is said
             continue
         before, after = (Signals(**one[when]) for when in ("before", "after"))
-        for rule, worse in rules.items():
-            for suite in (one["suite"], "all"):
-                counts[suite][rule, one["change"] < 0, worse(before, after)] += 1
-    print("\n| suite | hurt / helped |" + "".join(f" {rule}: caught, refused |" for rule in rules))
-    print("|---|---:|" + "---:|" * len(rules))
-    for suite, count in counts.items():
-        numbers = [sum(count["all", hurt, worse] for worse in (True, False)) for hurt in (True, False)]
-        cells = [f"{numbers[0]} / {numbers[1]}"]
+        truth = "helped" if one["change"] > MARGIN else "hurt" if one["change"] < -MARGIN else "neither"
+        for suite in (one["suite"], "all"):
+            said[suite][truth, compare(before, after)[0]] += 1
+            for rule, worse in rules.items():
+                caught[suite][truth, rule] += worse(before, after)
+    print("\nhelped, neither, hurt: better / unclear / worse; by rule: caught, refused\n")
+    print("| suite | helped | neither | hurt |" + "".join(f" {rule} |" for rule in rules))
+    print("|---|" + "---:|" * (3 + len(rules)))
+    for suite, count in said.items():
+        numbers = {t: [count[t, h] for h in ("better", "unclear", "worse")] for t in ("helped", "neither", "hurt")}
+        cells = [" / ".join(map(str, each)) for each in numbers.values()]
         for rule in rules:
             shares = [
-                f"{100 * count[rule, hurt, True] / number:.0f} %" if number else "–"
-                for hurt, number in zip((True, False), numbers, strict=True)
+                f"{100 * caught[suite][truth, rule] / sum(numbers[truth]):.0f} %" if sum(numbers[truth]) else "–"
+                for truth in ("hurt", "helped")
             ]
             cells.append(", ".join(shares))
         print(f"| {suite} | " + " | ".join(cells) + " |")

@@ -177,7 +177,11 @@ def _of_recordings(content: dict[str, Any], root: Path, places: dict[str, dict[s
         "place": partial(_recordings.place, model, task=task, score_empty=score_empty),
         "protocol": phrase
         + (f"; {', '.join(same)}: scored on the windows that were adapted on" if same else "")
-        + (f"; recordings held out by a stable hash of their names, {', '.join(parts)}" if parts else ""),
+        + (
+            f"; instead of that split, recordings held out by a stable hash of their names, {', '.join(parts)}"
+            if parts
+            else ""
+        ),
         "class_names": tuple(one.scientific for one in _recordings.source(model).classes),
         "model": partial(_recordings.network, model),
         "preset": f"audio-{task}",
