@@ -60,7 +60,14 @@ def test_what_cannot_be_compared_is_refused_by_name(net: Net, x: Tensor, quick: 
         rank([tmp_path / "a", tmp_path / "b"])
     with pytest.raises(notela.NotelaError, match=r"run\.json does not exist"):
         rank([tmp_path / "a", tmp_path / "none"])
+    quick(net, x, task="multilabel", method="tent", run_dir=tmp_path / "c")
+    with pytest.raises(notela.NotelaError, match="are runs with different task"):
+        rank([tmp_path / "a", tmp_path / "c"])
     run = json.loads((tmp_path / "a" / "run.json").read_text())
+    old = {**run, "verdict": {**run["verdict"], "after": {"choices": 1.0}}}
+    (tmp_path / "c" / "run.json").write_text(json.dumps(old))
+    with pytest.raises(notela.NotelaError, match="was made by an older notela"):
+        rank([tmp_path / "c"])
     (tmp_path / "a" / "run.json").write_text(json.dumps({**run, "finished": False}))
     with pytest.raises(notela.NotelaError, match="holds no finished run with a verdict"):
         rank([tmp_path / "a"])

@@ -104,3 +104,47 @@ def test_moments_of_parts_add_up_to_those_of_the_whole(seed: int, cuts: list[int
     assert total.number == 200
     torch.testing.assert_close(total.mean.double(), values.mean(1), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(total.variance.double(), values.var(1, correction=0), rtol=1e-3, atol=1e-3)
+
+
+class Branches(nn.Module):
+    """A norm layer that no pass reaches, one that is called by keyword, and one that is no batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.aside, self.norm = nn.BatchNorm1d(8), nn.BatchNorm1d(8)
+        self.instance = nn.InstanceNorm1d(4, track_running_stats=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(input=x)
+        return self.head(self.instance(x.view(-1, 4, 2)).flatten(1))
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_only_batch_norm_that_is_reached_is_re_estimated(share: str, x: Tensor, quick: Quick) -> None:
+    net = Branches().eval()
+    result = quick(net, x, **statistics_alone(share))
+    assert moved(net, result.model) == {"norm.running_mean", "norm.running_var"}
+
+
+def test_instance_norm_alone_is_told_to_have_none(x: Tensor, quick: Quick) -> None:
+    net = nn.Sequential(nn.Unflatten(1, (4, 2)), nn.InstanceNorm1d(4, affine=True, track_running_stats=True))
+    net = nn.Sequential(net, nn.Flatten(), nn.Linear(8, 3)).eval()
+    result = quick(net, x, **statistics_alone("re-estimated"))
+    assert "statistics='re-estimated' has no effect: the model keeps no running averages" in result.notes
+    assert not [note for note in quick(net, x, task="singlelabel", method="auto").notes if "statistics" in note]
+
+
+def test_auto_needs_no_variance_where_there_is_nothing_to_re_estimate(x: Tensor, quick: Quick) -> None:
+    bare = nn.Sequential(nn.Linear(8, 6), nn.LayerNorm(6), nn.Linear(6, 3)).eval()
+    quick(bare, x[:9], task="singlelabel", method="auto", batch_size=1)
+    batches = quick(deep(), x[:9], task="singlelabel", method="auto", batch_size=1)
+    assert [
+        note for note in batches.notes if "stay the source's: one item, or batches of one, have no variance" in note
+    ]
+
+
+def test_double_precision_is_used_where_the_model_has_it() -> None:
+    x = torch.randn(1000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 1e6
+    torch.testing.assert_close(Moments.of(x).variance, x.var(0, correction=0), rtol=1e-9, atol=0)

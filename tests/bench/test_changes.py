@@ -49,6 +49,8 @@ def test_a_setting_of_the_method_is_changed() -> None:
         ("epochs", "many", "epochs='many' is not of the same kind as 10"),
         ("noise", "1", "noise='1' is not of the same kind as True"),
         ("learning_rate", "xx", "learning_rate='xx' is not"),
+        ("learning_rate", "inf", "learning_rate='inf' is not"),
+        ("epochs", "xinf", "epochs='xinf' is not"),
         ("statistics", "mine", "'mine' is not one of"),
         ("epochs", "0", "epochs"),
     ],

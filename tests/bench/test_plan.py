@@ -515,3 +515,11 @@ def test_the_guards_code_counts_where_it_acts() -> None:
     )
     assert plain.code["tent"] == plan.code_version("tent") != guarded.code["tent"] == plan.code_version("tent", True)
     assert plain.code["auto"] == guarded.code["auto"] == plan.code_version("auto", True)
+
+
+def test_presets_with_names_have_no_ablation_of_their_own() -> None:
+    made = make(suite(("north",), ("south",)), chosen_methods=["notela", "centred", "auto"])
+    made.domains = {"north": "a", "south": "b"}
+    chosen = {method: made.candidates(method)[0] for method in made.rows}
+    for method in ("centred", "auto"):
+        assert {job.preset for job in everything(made, chosen) if job.method == method} == {chosen[method]}
