@@ -15,8 +15,10 @@ worst case, what auto decided, how often the verdict on a run was right, and wha
 from __future__ import annotations
 
 import sys
+from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +32,8 @@ from notela.signals import Signals
 MARGIN = 1.0
 """Points of the first metric beyond which a run is said to have helped or hurt."""
 HEALTH = ("better", "unclear", "worse")
+SIZES = (-100, -5, -3, -1, 1, 3, 5, 100)
+"""Of gains and losses, in points."""
 
 
 class Bed(NamedTuple):
@@ -150,6 +154,7 @@ def decisions(every: list[Bed]) -> list[str]:
 def verdicts(every: list[Bed], bad: list[Bed]) -> list[str]:
     """What the verdict says of runs that helped, hurt, or did neither; runs whose guard acted are left out."""
     counts: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+    sizes: dict[str, Counter[str]] = {f"{low:g} to {high:g}": Counter() for low, high in pairwise(SIZES)}
     for name, group in (("", every), ("bad settings: ", bad)):
         for bed in group:
             metric = bed.metrics[0]
@@ -160,6 +165,7 @@ def verdicts(every: list[Bed], bad: list[Bed]) -> list[str]:
                 truth = "helped" if change > MARGIN else "hurt" if change < -MARGIN else "neither"
                 before, after = (Signals(**record["signals"][which]) for which in (0, -1))
                 said = compare(before, after)[0]
+                sizes[list(sizes)[bisect(SIZES[1:-1], change)]][said] += 1
                 for row in (name + bed.name, "all bad settings" if name else "all published and centred", "all"):
                     counts[row][truth, said] += 1
     rows = []
@@ -175,6 +181,15 @@ def verdicts(every: list[Bed], bad: list[Bed]) -> list[str]:
         "called worse.",
         "",
         *table(["bed", "helped", "neither", "hurt", "caught", "refused"], rows),
+        "By how much a run gained or lost:",
+        "",
+        *table(
+            ["points", "runs", *HEALTH],
+            [
+                [size, str(n.total()), *(f"{100 * n[health] / max(n.total(), 1):.0f} %" for health in HEALTH)]
+                for size, n in sizes.items()
+            ],
+        ),
     ]
 
 
