@@ -130,7 +130,7 @@ def show(records: list[dict]) -> None:
     print("\nhelped, neither, hurt: better / unclear / worse; by rule: caught, refused\n")
     print("| suite | helped | neither | hurt |" + "".join(f" {rule} |" for rule in rules))
     print("|---|" + "---:|" * (3 + len(rules)))
-    for suite, count in said.items():
+    for suite, count in sorted(said.items(), key=lambda item: item[0] == "all"):
         numbers = {t: [count[t, h] for h in ("better", "unclear", "worse")] for t in ("helped", "neither", "hurt")}
         cells = [" / ".join(map(str, each)) for each in numbers.values()]
         for rule in rules:
