@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import notela
 from conftest import Net, moved
 from notela import methods
+from notela.bench.suite import Loaded, find
 from notela.methods import Preset
 from notela.statistics import SHARES, Moments
 
@@ -148,3 +149,22 @@ def test_auto_needs_no_variance_where_there_is_nothing_to_re_estimate(x: Tensor,
 def test_double_precision_is_used_where_the_model_has_it() -> None:
     x = torch.randn(1000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 1e6
     torch.testing.assert_close(Moments.of(x).variance, x.var(0, correction=0), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("name", ["contrast", "blur"])
+def test_on_digits_half_way_is_much_better_than_averages_taken_afterwards(name: str, quick: Quick) -> None:
+    loaded = Loaded(find("digits"))
+    domain = loaded.domain(name)[0]
+    half, whole = (quick(loaded.model, domain.adapt, **statistics_alone(share)).model for share in SHARES)
+    averaged = copy.deepcopy(whole)
+    for mine, source in zip(averaged.buffers(), loaded.model.buffers(), strict=True):
+        if mine.is_floating_point():
+            mine.lerp_(source, 0.5)
+
+    def right(net: nn.Module) -> float:
+        with torch.no_grad():
+            first = net.eval()(torch.cat([domain.adapt, domain.test])).argmax(1)
+        return float((first == torch.cat([domain.adapt_labels, domain.test_labels])).float().mean())
+
+    assert right(half) > right(averaged) + 0.05
+    assert right(whole) > right(loaded.model) + 0.3
