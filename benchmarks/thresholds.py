@@ -2,6 +2,7 @@
 suites, with the signals and the truth of each run.
 
     python benchmarks/thresholds.py runs/thresholds.jsonl          # half an hour; stop it at will, it goes on
+    python benchmarks/thresholds.py runs/thresholds.jsonl --only aviary
 
 The truth is the change of the first metric over a whole domain, its adaptation and its held-out part. Test domains are
 not touched.
@@ -19,7 +20,7 @@ import torch
 
 import notela
 from notela import methods
-from notela.bench.plan import code_version
+from notela.bench.plan import code_version, is_guarded
 from notela.bench.suite import Loaded, find
 from notela.guard import CLEAR, FEWER, compare
 from notela.lines import Lines
@@ -66,14 +67,19 @@ def settings(kind: str) -> dict[str, Preset]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path)
+    parser.add_argument("--only", choices=list(SUITES), action="append", help="some of the suites; may be repeated")
     given = parser.parse_args()
     given.records.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     lines = Lines(given.records)
-    code = code_version("auto", True)
-    kept = [one for one in lines if one["code"] == code]
-    done = {(one["suite"], one["domain"], one["settings"]) for one in kept}
+    kept = []
     for reference, kind in SUITES.items():
+        codes = {title: code_version(one.method.name, is_guarded(one)) for title, one in settings(kind).items()}
+        found = [one for one in lines if one["suite"] == reference and one["code"] == codes.get(one["settings"])]
+        kept += found
+        done = {(one["domain"], one["settings"]) for one in found}
+        if given.only and reference not in given.only:
+            continue
         loaded = Loaded(find(reference))
         suite = loaded.suite
         for name in suite.validation:
@@ -81,7 +87,7 @@ def main() -> None:
             labels = np.concatenate([as_array(domain.adapt_labels), as_array(domain.test_labels)])
             evaluator = notela.Evaluator(torch.cat([domain.adapt, domain.test]), labels, task=suite.task)
             for title, preset in settings(kind).items():
-                if (suite.name, name, title) in done:
+                if (name, title) in done:
                     continue
                 try:
                     result = notela.adapt(
@@ -99,8 +105,9 @@ def main() -> None:
                     continue
                 assert result.source is not None
                 assert result.evaluation is not None
-                change = 100 * (result.evaluation[suite.metrics[0]] - result.source[suite.metrics[0]])
-                record = {"code": code, "suite": suite.name, "domain": name, "settings": title, "change": change}
+                change, *also = [100 * (result.evaluation[m] - result.source[m]) for m in suite.metrics]
+                record = {"code": codes[title], "suite": reference, "domain": name, "settings": title}
+                record |= {"change": change, "also": also}
                 record |= {"before": result.verdict.before, "after": result.verdict.after}
                 lines.append(record)
                 kept.append(record)
