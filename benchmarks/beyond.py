@@ -17,12 +17,13 @@ from __future__ import annotations
 import sys
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.metrics import roc_auc_score
 
 from notela.bench.plan import SOURCE, SUPERVISED, is_guarded
 from notela.bench.results import METRIC_TITLES, TITLES, Results, title
@@ -69,7 +70,9 @@ def main(folder: Path) -> None:
     every = beds(folder)
     text = ["# Beyond the paper", "", "Made by `python benchmarks/beyond.py` from the records in these folders.", ""]
     text += gains(every, 0) + gains([bed for bed in every if len(bed.metrics) > 1], 1)
-    text += decisions(every) + verdicts(every, beds(folder / "bad")) + ablation(every, folder / "ablation")
+    runs = [run for bed in every for run in watched(bed)]
+    bad = [run._replace(bed=f"bad settings: {bed.name}") for bed in beds(folder / "bad") for run in watched(bed)]
+    text += decisions(every) + verdicts(runs, bad) + signs(runs, bad) + ablation(every, folder / "ablation")
     (folder / "README.md").write_text("\n".join(text) + "\n", encoding="utf-8")
     print("\n".join(text))
 
@@ -151,28 +154,57 @@ def decisions(every: list[Bed]) -> list[str]:
     ]
 
 
-def verdicts(every: list[Bed], bad: list[Bed]) -> list[str]:
-    """What the verdict says of runs that helped, hurt, or did neither; runs whose guard acted are left out."""
-    counts: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
-    sizes: dict[str, Counter[str]] = {f"{low:g} to {high:g}": Counter() for low, high in pairwise(SIZES)}
-    for name, group in (("", every), ("bad settings: ", bad)):
-        for bed in group:
-            metric = bed.metrics[0]
-            for domain, method, record in records(bed):
-                if is_guarded(bed.results.chosen[method]):
-                    continue
-                change = 100 * record["evaluation"][metric][-1] - bed.results.source(domain, metric)
-                truth = "helped" if change > MARGIN else "hurt" if change < -MARGIN else "neither"
-                before, after = (Signals(**record["signals"][which]) for which in (0, -1))
-                said = compare(before, after)[0]
-                sizes[list(sizes)[bisect(SIZES[1:-1], change)]][said] += 1
-                for row in (name + bed.name, "all bad settings" if name else "all published and centred", "all"):
-                    counts[row][truth, said] += 1
+class Run(NamedTuple):
+    """One run whose guard only watched: what it gained or lost on held-out labels, and what was seen without them."""
+
+    bed: str
+    changes: list[float]
+    """Of the bed's metrics, in points."""
+    before: Signals
+    after: Signals
+
+    @property
+    def truth(self) -> str:
+        return truth(self.changes[0])
+
+    @property
+    def said(self) -> str:
+        return compare(self.before, self.after)[0]
+
+
+def truth(change: float) -> str:
+    return "helped" if change > MARGIN else "hurt" if change < -MARGIN else "neither"
+
+
+def watched(bed: Bed) -> Iterator[Run]:
+    """Runs whose guard acted are left out: they give what they were said to be good for."""
+    for domain, method, record in records(bed):
+        if not is_guarded(bed.results.chosen[method]):
+            changes = [
+                100 * record["evaluation"][metric][-1] - bed.results.source(domain, metric) for metric in bed.metrics
+            ]
+            yield Run(bed.name, changes, *(Signals(**record["signals"][which]) for which in (0, -1)))
+
+
+def verdicts(runs: list[Run], bad: list[Run]) -> list[str]:
+    """What the verdict says of runs that helped, hurt, or did neither."""
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for run in [*runs, *bad]:
+        groups[run.bed].append(run)
+    groups["all published and centred"], groups["all bad settings"] = runs, bad
+    groups["all"] = [*runs, *bad]
+    groups["all, less those whose second metric says the opposite"] = [
+        run for run in groups["all"] if {truth(change) for change in run.changes} != {"helped", "hurt"}
+    ]
     rows = []
-    for row in sorted(counts, key=lambda row: (row == "all", row.startswith("all"), row.startswith("bad"))):
-        said = {truth: [counts[row][truth, health] for health in HEALTH] for truth in ("helped", "neither", "hurt")}
+    for name, group in groups.items():
+        counts = Counter((run.truth, run.said) for run in group)
+        said = {what: [counts[what, health] for health in HEALTH] for what in ("helped", "neither", "hurt")}
         shares = [f"{100 * said[t][2] / sum(said[t]):.0f} %" if sum(said[t]) else "–" for t in ("hurt", "helped")]
-        rows.append([row, *(" / ".join(map(str, said[t])) for t in said), *shares])
+        rows.append([name, *(" / ".join(map(str, said[t])) for t in said), *shares])
+    sizes: dict[str, Counter[str]] = {f"{low:g} to {high:g}": Counter() for low, high in pairwise(SIZES)}
+    for run in groups["all"]:
+        sizes[list(sizes)[bisect(SIZES[1:-1], run.changes[0])]][run.said] += 1
     return [
         "## The verdict",
         "",
@@ -190,6 +222,44 @@ def verdicts(every: list[Bed], bad: list[Bed]) -> list[str]:
                 for size, n in sizes.items()
             ],
         ),
+    ]
+
+
+SIGNS: dict[str, Callable[[Signals], float]] = {
+    "score": lambda s: s.score,
+    "information": lambda s: s.information,
+    "smoothness": lambda s: s.smoothness,
+    "agreement": lambda s: s.agreement,
+    "classes": lambda s: s.classes,
+    "positives": lambda s: s.positives,
+    "mix stays": lambda s: -s.mix,
+}
+
+
+def signs(runs: list[Run], bad: list[Run]) -> list[str]:
+    """How well each sign alone tells runs that helped from runs that hurt."""
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[run.bed].append(run)
+    groups["bad settings"], groups["all"] = bad, [*runs, *bad]
+    rows = []
+    for name, group in groups.items():
+        for which in range(len(group[0].changes)) if name in {run.bed for run in runs} else (0,):
+            clear = [run for run in group if truth(run.changes[which]) != "neither"]
+            helped = [truth(run.changes[which]) == "helped" for run in clear]
+            if len(set(helped)) < 2:
+                continue
+            areas = [roc_auc_score(helped, [sign(r.after) - sign(r.before) for r in clear]) for sign in SIGNS.values()]
+            metric = f", {('first', 'second')[which]} metric" if len(group[0].changes) > 1 else ""
+            counts = f"{len(clear) - sum(helped)} / {sum(helped)}"
+            rows.append([name + metric, counts, *(f"{area:.2f}" for area in areas)])
+    return [
+        "## Each sign alone",
+        "",
+        "How often a run that helped shows more of a sign's rise than one that hurt (area under the ROC curve: 1 "
+        "always, .5 by chance, 0 never). Beds without one or the other are left out.",
+        "",
+        *table(["bed", "hurt / helped", *SIGNS], rows),
     ]
 
 
