@@ -283,7 +283,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             "half",
             "were taken half-way from the target: with them, so it was told; all",
         ),
-        (("unclear",), "source", "stay the source's: half-way to the target's, so it was told"),
+        (("unclear",), "half", "were taken half-way from the target: with them, so it was told"),
         (("worse",), "source", "stay the source's: half-way to the target's, so it was told"),
     ],
 )
@@ -320,8 +320,9 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         ((0.2, 0.18, 0.22, 0.22, 0.22, 0.22), 1.0, 4),  # all the way is not clearly worse than half-way
         ((0.2, 0.1, 0.22, 0.24, 0.1, 0.1), 0.5, 2),  # all the way is better than the source, but worse than half-way
         ((0.2, 0.02, 0.22, 0.22, 0.22, 0.22), 0.5, 0),
-        ((0.02, 0.04, 0.04, 0.02, 0.0), 0.0, 2),  # statistics that help too little are not taken further
-        ((-0.2, 0.04, 0.02, 0.02, 0.02), 0.0, 1),
+        ((0.02, 0.06, 0.06, 0.02, 0.0), 0.5, 2),  # statistics that help too little are not taken further
+        ((-guard.DOUBT + LITTLE, -0.06, -0.02, -0.04, -0.06), 0.5, 2),  # an epoch must not be worse than the source
+        ((-guard.DOUBT - LITTLE, 0.04, 0.02, 0.02, 0.02), 0.0, 1),
     ],
 )
 def test_each_step_is_held_against_the_right_one(
@@ -335,6 +336,20 @@ def test_each_step_is_held_against_the_right_one(
     given = rises[len(rises) - 4 :][kept - 1] if kept else {1.0: rises[1], 0.5: rises[0], 0.0: 0.0}[share]
     assert result.verdict.after["information"] == pytest.approx(0.5 + given)
     assert result.verdict.before["information"] == 0.5
+
+
+@pytest.mark.parametrize("rise", [-0.06, 0.02])
+def test_statistics_that_are_not_better_do_not_stay_without_an_epoch(
+    rise: float, net: Net, x: Tensor, quick: Quick, numbers: Say
+) -> None:
+    numbers(rise, *[rise - 0.04] * 3)
+    watcher = Watcher()
+    result = quick(net, x, task="singlelabel", method=AUTO, epochs=3, evaluator=watcher)
+    assert not torch.equal(watcher.seen[1]["bn.running_mean"], weights(net)["bn.running_mean"])
+    assert same(result.model, net)
+    assert (result.verdict.epoch, result.verdict.health) == (0, "unclear")
+    assert result.verdict.text.startswith("The result is the model as it was, since by epoch 3, against the beginning")
+    assert result.verdict.after == result.verdict.before
 
 
 def test_no_model_is_kept_that_is_worse_than_the_source(net: Net, x: Tensor, quick: Quick, numbers: Say) -> None:
