@@ -283,7 +283,6 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             "half",
             "were taken half-way from the target: with them, so it was told; all",
         ),
-        (("unclear",), "half", "were taken half-way from the target: with them, so it was told"),
         (("worse",), "source", "stay the source's: half-way to the target's, so it was told"),
     ],
 )
@@ -299,6 +298,24 @@ def test_statistics_go_as_far_as_they_help(
     assert [one for one in found.notes if f"statistics of norm layers {note}" in one]
     kept = all(torch.equal(found.model.state_dict()[name], net.state_dict()[name]) for name in STATISTICS)
     assert kept == (taken == "source")
+
+
+@pytest.mark.parametrize(
+    ("task", "taken", "note"),
+    [
+        ("multilabel", "half", "were taken half-way from the target: with them, so it was told"),
+        ("singlelabel", "source", "stay the source's: half-way to the target's, so it was told"),
+    ],
+)
+def test_doubtful_statistics_are_for_items_of_several_classes(
+    task: str, taken: str, note: str, net: Net, x: Tensor, quick: Quick, steps: Say
+) -> None:
+    steps()
+    always = quick(net, x, task=task, method=AUTO, statistics=taken)
+    steps("unclear")
+    found = quick(net, x, task=task, method=AUTO)
+    assert same(found.model, always.model)
+    assert [one for one in found.notes if one == f"statistics of norm layers {note}"]
 
 
 @pytest.fixture
@@ -329,7 +346,7 @@ def test_each_step_is_held_against_the_right_one(
     rises: tuple[float, ...], share: float, kept: int, net: Net, x: Tensor, quick: Quick, numbers: Say
 ) -> None:
     numbers(*rises)
-    result = quick(net, x, task="singlelabel", method=AUTO, epochs=4)
+    result = quick(net, x, task="multilabel", method=AUTO, epochs=4)
     assert result.verdict.epoch == kept
     taken = {1.0: "were taken from", 0.5: "were taken half-way", 0.0: "stay the source's"}[share]
     assert [note for note in result.notes if f"statistics of norm layers {taken}" in note]
@@ -344,7 +361,7 @@ def test_statistics_that_are_not_better_do_not_stay_without_an_epoch(
 ) -> None:
     numbers(rise, *[rise - 0.04] * 3)
     watcher = Watcher()
-    result = quick(net, x, task="singlelabel", method=AUTO, epochs=3, evaluator=watcher)
+    result = quick(net, x, task="multilabel", method=AUTO, epochs=3, evaluator=watcher)
     assert not torch.equal(watcher.seen[1]["bn.running_mean"], weights(net)["bn.running_mean"])
     assert same(result.model, net)
     assert (result.verdict.epoch, result.verdict.health) == (0, "unclear")

@@ -25,9 +25,8 @@ from notela.statistics import SHARES, layers_of, reestimate
 CLEAR = 0.03
 """A score that fell by more is a sign of harm, one that rose by as much a sign of help."""
 DOUBT = 0.1
-"""Half-way statistics are taken unless a score falls by more. On the validation domains no run that began with them
-under this rule ended below one that began with the source's; where scores fell by 0.15 and 0.25, such runs gained
-nothing and lost two points."""
+"""Where items have several classes or none, half-way statistics are taken unless a score falls by more: most of such an
+item is the place, not its classes. Where each has one, statistics follow the mix of classes too, and must be better."""
 FEWER, COLLAPSE = 0.8, 0.55
 """Shares of the effective number of classes below which there is a sign of harm, or no way back."""
 
@@ -145,10 +144,10 @@ class Guard:
             state.keep(self._moving())
 
     def _try_statistics(self) -> tuple[float, Signals]:
-        """Statistics as far towards the target's as data allow: half-way, unless that is clearly worse than the
-        source's; all the way, if half-way is better than the source's, all the way too, and not worse than half-way. A
-        change in the mix of classes looks to a norm layer like another camera: there, less is safer, and nothing at all
-        may be best."""
+        """Statistics as far towards the target's as data allow: half-way, if that is better than the source's, or not
+        clearly worse (see `DOUBT`); all the way, if both are better than the source's and the second is not worse than
+        half-way. A change in the mix of classes looks to a norm layer like another camera: there, less is safer, and
+        nothing at all may be best."""
         state, source = self._state, self._watch.source
         if not layers_of(state.classifier):
             return 0.0, source
@@ -159,13 +158,14 @@ class Guard:
         as_it_was = _copy(buffers)
         reestimate(state, SHARES["half"])
         half_way, half = _copy(buffers), self._watch.look()
-        health, reason = compare(source, half, DOUBT)
+        several = state.task == "multilabel"
+        health, reason = compare(source, half, DOUBT if several else CLEAR)
         said = f"statistics of norm layers were taken half-way from the target: with them, {reason}"
-        if health == "unclear":
+        if health == "unclear" and several:
             state.note(said)
             return SHARES["half"], half
         _set(buffers, as_it_was)
-        if health == "worse":
+        if health != "better":
             state.note(f"statistics of norm layers stay the source's: half-way to the target's, {reason}")
             return 0.0, source
         reestimate(state, SHARES["re-estimated"])
