@@ -1,8 +1,9 @@
 """What the thresholds of `notela.guard` were chosen on: settings, good and bad, on the validation domains of five
 suites, with the signals and the truth of each run.
 
-    python benchmarks/thresholds.py runs/thresholds.jsonl          # half an hour; stop it at will, it goes on
-    python benchmarks/thresholds.py runs/thresholds.jsonl --only aviary
+    python benchmarks/thresholds.py results/beyond/thresholds.jsonl          # hours; stop it at will, it goes on
+    python benchmarks/thresholds.py results/beyond/thresholds.jsonl --only aviary
+    python benchmarks/thresholds.py results/beyond/thresholds.jsonl --show   # of the records that are there
 
 The truth is the change of the first metric over a whole domain, its adaptation and its held-out part. Test domains are
 not touched.
@@ -68,6 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path)
     parser.add_argument("--only", choices=list(SUITES), action="append", help="some of the suites; may be repeated")
+    parser.add_argument("--show", action="store_true", help="run nothing, print the tables")
     given = parser.parse_args()
     given.records.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
@@ -78,7 +80,7 @@ def main() -> None:
         found = [one for one in lines if one["suite"] == reference and one["code"] == codes.get(one["settings"])]
         kept += found
         done = {(one["domain"], one["settings"]) for one in found}
-        if given.only and reference not in given.only:
+        if given.show or (given.only and reference not in given.only):
             continue
         loaded = Loaded(find(reference))
         suite = loaded.suite
@@ -147,6 +149,23 @@ def show(records: list[dict]) -> None:
             ]
             cells.append(", ".join(shares))
         print(f"| {suite} | " + " | ".join(cells) + " |")
+    show_statistics(records)
+
+
+def show_statistics(records: list[dict]) -> None:
+    """What statistics do alone, and what `centred` makes of them: points of the first metric, and by how much the
+    score rose."""
+    columns = [title for title in settings("image") if title.startswith(("statistics", "centred, statistics"))]
+    rows: dict[str, dict[str, str]] = defaultdict(dict)
+    for one in records:
+        before, after = (Signals(**one[when]) for when in ("before", "after"))
+        where = f"{one['suite']}: {one['domain']}"
+        rows[where][one["settings"]] = f"{one['change']:+.1f} ({after.score - before.score:+.2f})"
+    print("\npoints of the first metric, and by how much the score rose\n")
+    print(f"| domain | {' | '.join(columns)} |")
+    print("|---|" + "---:|" * len(columns))
+    for where, cells in rows.items():
+        print(f"| {where} | " + " | ".join(cells.get(title, "–") for title in columns) + " |")
 
 
 if __name__ == "__main__":
