@@ -148,7 +148,8 @@ def decisions(every: list[Bed]) -> list[str]:
     return [
         "## What auto decided",
         "",
-        "Runs by whose statistics they were given, and by the epoch that was kept.",
+        "Runs by whose statistics training began with, and by the epoch that was kept (none: the statistics alone, "
+        "where they are better than the source's, else the source).",
         "",
         *table(["bed", *columns], rows),
     ]
@@ -177,7 +178,7 @@ def truth(change: float) -> str:
 
 
 def watched(bed: Bed) -> Iterator[Run]:
-    """Runs whose guard acted are left out: they give what they were said to be good for."""
+    """Runs whose guard acted are left out: their result was chosen by the very signs that are judged here."""
     for domain, method, record in records(bed):
         if not is_guarded(bed.results.chosen[method]):
             changes = [
@@ -186,11 +187,16 @@ def watched(bed: Bed) -> Iterator[Run]:
             yield Run(bed.name, changes, *(Signals(**record["signals"][which]) for which in (0, -1)))
 
 
+def by_bed(runs: list[Run]) -> dict[str, list[Run]]:
+    groups: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[run.bed].append(run)
+    return dict(groups)
+
+
 def verdicts(runs: list[Run], bad: list[Run]) -> list[str]:
     """What the verdict says of runs that helped, hurt, or did neither."""
-    groups: dict[str, list[Run]] = defaultdict(list)
-    for run in [*runs, *bad]:
-        groups[run.bed].append(run)
+    groups = by_bed([*runs, *bad])
     groups["all published and centred"], groups["all bad settings"] = runs, bad
     groups["all"] = [*runs, *bad]
     groups["all, less those whose second metric says the opposite"] = [
@@ -238,28 +244,25 @@ SIGNS: dict[str, Callable[[Signals], float]] = {
 
 def signs(runs: list[Run], bad: list[Run]) -> list[str]:
     """How well each sign alone tells runs that helped from runs that hurt."""
-    groups: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        groups[run.bed].append(run)
-    groups["bad settings"], groups["all"] = bad, [*runs, *bad]
+    beds_alone = by_bed(runs)
     rows = []
-    for name, group in groups.items():
-        for which in range(len(group[0].changes)) if name in {run.bed for run in runs} else (0,):
+    for name, group in (beds_alone | {"all bad settings": bad, "all": [*runs, *bad]}).items():
+        for which in range(len(group[0].changes)) if name in beds_alone else (0,):
             clear = [run for run in group if truth(run.changes[which]) != "neither"]
             helped = [truth(run.changes[which]) == "helped" for run in clear]
             if len(set(helped)) < 2:
                 continue
             areas = [roc_auc_score(helped, [sign(r.after) - sign(r.before) for r in clear]) for sign in SIGNS.values()]
-            metric = f", {('first', 'second')[which]} metric" if len(group[0].changes) > 1 else ""
             counts = f"{len(clear) - sum(helped)} / {sum(helped)}"
-            rows.append([name + metric, counts, *(f"{area:.2f}" for area in areas)])
+            rows.append([name, ("first", "second")[which], counts, *(f"{area:.2f}" for area in areas)])
     return [
         "## Each sign alone",
         "",
-        "How often a run that helped shows more of a sign's rise than one that hurt (area under the ROC curve: 1 "
-        "always, .5 by chance, 0 never). Beds without one or the other are left out.",
+        "How often a sign rises more in a run that helped than in one that hurt (area under the ROC curve: 1 always, "
+        "0.5 by chance, 0 never), by the first or second metric. Beds without one or the other are left out; the last "
+        "rows put runs of different beds together, whose signs have different scales.",
         "",
-        *table(["bed", "hurt / helped", *SIGNS], rows),
+        *table(["bed", "metric", "hurt / helped", *SIGNS], rows),
     ]
 
 

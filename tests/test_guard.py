@@ -283,7 +283,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             "half",
             "were taken half-way from the target: with them, so it was told; all",
         ),
-        (("worse",), "source", "stay the source's: half-way to the target's, so it was told"),
+        (("worse", "worse"), "source", "stay the source's: half-way to the target's, so it was told"),
     ],
 )
 def test_statistics_go_as_far_as_they_help(
@@ -301,21 +301,23 @@ def test_statistics_go_as_far_as_they_help(
 
 
 @pytest.mark.parametrize(
-    ("task", "taken", "note"),
+    ("task", "how", "taken", "note"),
     [
-        ("multilabel", "half", "were taken half-way from the target: with them, so it was told"),
-        ("singlelabel", "source", "stay the source's: half-way to the target's, so it was told"),
+        ("multilabel", "act", "half", "were taken half-way from the target, in doubt, to begin with: with them, so"),
+        ("multilabel", "watch", "source", "stay the source's: half-way to the target's, so it was told"),
+        ("singlelabel", "act", "source", "stay the source's: half-way to the target's, so it was told"),
     ],
 )
-def test_doubtful_statistics_are_for_items_of_several_classes(
-    task: str, taken: str, note: str, net: Net, x: Tensor, quick: Quick, steps: Say
+def test_doubtful_statistics_are_for_items_of_several_classes_and_a_guard_that_acts(
+    task: str, how: str, taken: str, note: str, net: Net, x: Tensor, quick: Quick, steps: Say
 ) -> None:
+    settings = {"task": task, "method": AUTO, "guard": how}
     steps()
-    always = quick(net, x, task=task, method=AUTO, statistics=taken)
+    always = quick(net, x, **settings, statistics=taken)
     steps("unclear")
-    found = quick(net, x, task=task, method=AUTO)
+    found = quick(net, x, **settings)
     assert same(found.model, always.model)
-    assert [one for one in found.notes if one == f"statistics of norm layers {note}"]
+    assert [one for one in found.notes if f"statistics of norm layers {note}" in one]
 
 
 @pytest.fixture
@@ -340,10 +342,11 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         ((0.02, 0.06, 0.06, 0.02, 0.0), 0.5, 2),  # statistics that help too little are not taken further
         ((-guard.DOUBT + LITTLE, -0.06, -0.02, -0.04, -0.06), 0.5, 2),  # an epoch must not be worse than the source
         ((-guard.DOUBT - LITTLE, 0.04, 0.02, 0.02, 0.02), 0.0, 1),
+        ((GOOD._replace(classes=8 * guard.FEWER - LITTLE), 0.04, 0.02, 0.02, 0.02), 0.0, 1),
     ],
 )
 def test_each_step_is_held_against_the_right_one(
-    rises: tuple[float, ...], share: float, kept: int, net: Net, x: Tensor, quick: Quick, numbers: Say
+    rises: tuple[Any, ...], share: float, kept: int, net: Net, x: Tensor, quick: Quick, numbers: Say
 ) -> None:
     numbers(*rises)
     result = quick(net, x, task="multilabel", method=AUTO, epochs=4)
@@ -355,18 +358,34 @@ def test_each_step_is_held_against_the_right_one(
     assert result.verdict.before["information"] == 0.5
 
 
-@pytest.mark.parametrize("rise", [-0.06, 0.02])
+@pytest.mark.parametrize(
+    ("begin", "epochs", "told"),
+    [
+        (-0.06, -0.1, "against the beginning, answers to similar items have less to do"),
+        (0.02, -0.02, "against the beginning, answers to similar items have less to do"),
+        (-0.09, -0.05, "against the source, answers to similar items have less to do"),  # better than the beginning
+    ],
+)
 def test_statistics_that_are_not_better_do_not_stay_without_an_epoch(
-    rise: float, net: Net, x: Tensor, quick: Quick, numbers: Say
+    begin: float, epochs: float, told: str, net: Net, x: Tensor, quick: Quick, numbers: Say
 ) -> None:
-    numbers(rise, *[rise - 0.04] * 3)
+    numbers(begin, *[epochs] * 3)
     watcher = Watcher()
     result = quick(net, x, task="multilabel", method=AUTO, epochs=3, evaluator=watcher)
     assert not torch.equal(watcher.seen[1]["bn.running_mean"], weights(net)["bn.running_mean"])
     assert same(result.model, net)
     assert (result.verdict.epoch, result.verdict.health) == (0, "unclear")
-    assert result.verdict.text.startswith("The result is the model as it was, since by epoch 3, against the beginning")
+    assert result.verdict.text.startswith(f"The result is the model as it was, since by epoch 3, {told}")
     assert result.verdict.after == result.verdict.before
+
+
+def test_an_epoch_that_is_left_behind_is_held_against_what_it_fell_below(
+    net: Net, x: Tensor, quick: Quick, numbers: Say
+) -> None:
+    numbers(-0.09, -0.02, -0.05)
+    result = quick(net, x, task="multilabel", method=AUTO, epochs=2)
+    assert result.verdict.epoch == 1
+    assert "It is the result, since by epoch 2, against the source, answers to similar items have less" in str(result)
 
 
 def test_no_model_is_kept_that_is_worse_than_the_source(net: Net, x: Tensor, quick: Quick, numbers: Say) -> None:
@@ -389,6 +408,27 @@ def test_a_run_that_began_with_other_statistics_says_so(
     whose = "statistics half-way to the target's" if statistics == "half" else "the target's statistics"
     assert f"signs that adaptation helped: with {whose}" in result.verdict.text
     assert result.verdict.after["information"] == pytest.approx(0.7)
+
+
+def test_statistics_that_do_harm_by_themselves_are_not_recommended(
+    net: Net, x: Tensor, quick: Quick, numbers: Say
+) -> None:
+    numbers(-0.2, -0.2, -0.2)
+    preset = replace(PRESET, statistics="half")
+    result = quick(net, x, task="singlelabel", method=preset, epochs=2, guard="act")
+    assert result.verdict.health == "worse"
+    assert result.verdict.text.endswith("Prefer the model as it was.")
+
+
+def test_a_model_without_running_averages_is_the_source_until_an_epoch_is_kept(
+    x: Tensor, quick: Quick, say: Say
+) -> None:
+    bare = nn.Sequential(nn.Linear(8, 6), nn.LayerNorm(6), nn.Linear(6, 3)).eval()
+    say("worse")
+    preset = replace(PRESET, statistics="half")
+    result = quick(bare, x, task="singlelabel", method=preset, epochs=2, guard="act")
+    assert same(result.model, bare)
+    assert result.verdict.text.startswith("The result is the model as it was")
 
 
 def test_a_collapse_is_held_against_the_beginning(net: Net, x: Tensor, quick: Quick, numbers: Say) -> None:
@@ -460,6 +500,21 @@ def test_a_guarded_run_goes_on_as_if_it_had_not_been_cut_off(
     assert whole.verdict.epoch == 2
     assert whole.notes == resumed.notes
     assert [r["signals"] for r in whole.history] == [r["signals"] for r in resumed.history]
+
+
+@pytest.mark.parametrize("cut", [2, 3])
+def test_a_run_that_began_in_doubt_goes_on_as_if_it_had_not_been_cut_off(
+    cut: int, net: Net, x: Tensor, quick: Quick, say: Say, tmp_path: Path
+) -> None:
+    say("unclear", "worse")
+    whole = quick(net, x, task="multilabel", method=AUTO, epochs=4)
+    with pytest.raises(KeyboardInterrupt):
+        quick(net, x, task="multilabel", method=AUTO, epochs=4, run_dir=tmp_path, evaluator=cut_in(cut))
+    resumed = quick(net, x, task="multilabel", method=AUTO, epochs=4, run_dir=tmp_path)
+    assert [note for note in whole.notes if "half-way from the target, in doubt" in note]
+    assert same(whole.model, net)
+    assert same(resumed.model, net)
+    assert (whole.verdict, whole.notes) == (resumed.verdict, resumed.notes)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -25,8 +25,9 @@ from notela.statistics import SHARES, layers_of, reestimate
 CLEAR = 0.03
 """A score that fell by more is a sign of harm, one that rose by as much a sign of help."""
 DOUBT = 0.1
-"""Where items have several classes or none, half-way statistics are taken unless a score falls by more: most of such an
-item is the place, not its classes. Where each has one, statistics follow the mix of classes too, and must be better."""
+"""Where items have several classes or none, a run that is guarded begins with half-way statistics unless a score falls
+by more: most of such an item is the place, not its classes. Where each has one, statistics follow the mix of classes
+too, and must be better. (Of the validation domains, this decides one.)"""
 FEWER, COLLAPSE = 0.8, 0.55
 """Shares of the effective number of classes below which there is a sign of harm, or no way back."""
 
@@ -105,14 +106,18 @@ def verdict(
         advice = " Prefer the model as it was, or a smaller learning rate." if health == "worse" else ""
         text = f"{_SAID[health]}: after the last of {last} epochs, {reason}.{mix}{advice}"
     else:
-        later = f"since by epoch {last}, against the beginning, {compare(start, looks[last])[1]}."
+        against, (moved, why) = "the beginning", compare(start, looks[last])
+        if moved == "better":  # and yet worse than the source: it began in doubt
+            against, (_, why) = "the source", compare(source, looks[last])
+        later = f"since by epoch {last}, against {against}, {why}."
         if given:
             text = f"{_SAID[health]}: after epoch {given}, {reason}.{mix} It is the result, {later}"
         elif not share:
             text = f"The result is the model as it was, {later}"
         else:
             whose = "the target's statistics" if share == 1 else "statistics half-way to the target's"
-            text = f"{_SAID[health]}: with {whose}, {reason}.{mix} Nothing else was kept, {later}"
+            advice = " Prefer the model as it was." if health == "worse" else ""
+            text = f"{_SAID[health]}: with {whose}, {reason}.{mix} Nothing else was kept, {later}{advice}"
     return Verdict(health, given, text, source._asdict(), result._asdict())
 
 
@@ -129,7 +134,7 @@ class Guard:
         statistics. Kept in banks, so that a resumed run says the same to the last digit."""
         state, statistics = self._state, self._state.preset.statistics
         source = start = self._watch.source
-        share = SHARES.get(statistics, 0.0)
+        share = SHARES.get(statistics, 0.0) if layers_of(state.classifier) else 0.0
         doubtful = False
         if statistics == "auto":
             if self._acts:
@@ -144,10 +149,10 @@ class Guard:
             state.keep(self._moving())
 
     def _try_statistics(self) -> tuple[float, Signals]:
-        """Statistics as far towards the target's as data allow: half-way, if that is better than the source's, or not
-        clearly worse (see `DOUBT`); all the way, if both are better than the source's and the second is not worse than
-        half-way. A change in the mix of classes looks to a norm layer like another camera: there, less is safer, and
-        nothing at all may be best."""
+        """Statistics as far towards the target's as data allow: half-way, if that is better than the source's, or where
+        there is doubt and items have several classes; all the way, if both are better than the source's and the second
+        is not worse than half-way. A change in the mix of classes looks to a norm layer like another camera: there,
+        less is safer, and nothing at all may be best."""
         state, source = self._state, self._watch.source
         if not layers_of(state.classifier):
             return 0.0, source
@@ -158,11 +163,13 @@ class Guard:
         as_it_was = _copy(buffers)
         reestimate(state, SHARES["half"])
         half_way, half = _copy(buffers), self._watch.look()
-        several = state.task == "multilabel"
-        health, reason = compare(source, half, DOUBT if several else CLEAR)
-        said = f"statistics of norm layers were taken half-way from the target: with them, {reason}"
-        if health == "unclear" and several:
-            state.note(said)
+        health, reason = compare(source, half)
+        may_begin = self._acts and state.task == "multilabel"  # a guard that acts does not end there without reason
+        if health != "better" and may_begin and compare(source, half, DOUBT)[0] != "worse":
+            state.note(
+                f"statistics of norm layers were taken half-way from the target, in doubt, to begin with: with them, "
+                f"{reason}"
+            )
             return SHARES["half"], half
         _set(buffers, as_it_was)
         if health != "better":
@@ -175,7 +182,11 @@ class Guard:
             state.note(f"statistics of norm layers were taken from the target: with them, {better}")
             return SHARES["re-estimated"], whole
         _set(buffers, half_way)
-        state.note(f"{said}; all the way, {f'against that, {worse}' if against_half == 'worse' else better}")
+        further = f"against that, {worse}" if against_half == "worse" else better
+        state.note(
+            f"statistics of norm layers were taken half-way from the target: with them, {reason}; all the way, "
+            f"{further}"
+        )
         return SHARES["half"], half
 
     def judge(self) -> dict[str, Any]:

@@ -74,7 +74,8 @@ class Preset:
     teacher_momentum: clean passes are of an exponential average of the student: 0 the student itself, 1 the source,
     "slow" 1 - 1/T with T the run's steps. anchor: after each step, this share of the way back to the source's weights.
     guard: "watch" judges the run without labels (`result.verdict`) and leaves it alone; "act" stops it where it
-    collapses, and goes back to the last healthy epoch, or to where it began.
+    collapses, and goes back to the last healthy epoch, or to where it began (with statistics="auto" to the source,
+    unless the statistics that it took are better by themselves).
     """
 
     method: Method
