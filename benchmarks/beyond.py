@@ -144,7 +144,8 @@ def decisions(every: list[Bed]) -> list[str]:
                 last = len(record["signals"]) - 2
                 counts["last epoch" if record["kept"] == last else "an earlier one" if record["kept"] else "none"] += 1
         columns = (*kinds.values(), "no norm statistics", "last epoch", "an earlier one", "none")
-        rows.append([bed.name, *(str(counts[name]) if counts[name] else "" for name in columns)])
+        if counts:
+            rows.append([bed.name, *(str(counts[name]) if counts[name] else "" for name in columns)])
     return [
         "## What auto decided",
         "",
