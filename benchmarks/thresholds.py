@@ -79,7 +79,9 @@ def main() -> None:
         codes = {title: code_version(one.method.name, is_guarded(one)) for title, one in settings(kind).items()}
         recorded = [one for one in lines if one["suite"] == reference]
         found = [one for one in recorded if one["code"] == codes.get(one["settings"])]
-        kept += recorded if given.show else found
+        # what is shown may be of older code, but each run once: its last record
+        last = {(one["domain"], one["settings"]): one for one in recorded}
+        kept += last.values() if given.show else found
         done = {(one["domain"], one["settings"]) for one in found}
         if given.show or (given.only and reference not in given.only):
             continue
