@@ -240,6 +240,8 @@ SIGNS: dict[str, Callable[[Signals], float]] = {
     "classes": lambda s: s.classes,
     "positives": lambda s: s.positives,
     "mix stays": lambda s: -s.mix,
+    "rank": lambda s: s.rank,
+    "steady under dropout": lambda s: -s.disagreement,
 }
 
 

@@ -31,7 +31,7 @@ AUTO = replace(methods.preset("notela", "auto-multilabel"), epochs=4, batch_size
 
 # ---- what is said of them
 
-GOOD = Signals(information=0.5, smoothness=0.6, classes=8.0, mix=0.0, agreement=0.7, positives=1.0)
+GOOD = Signals(0.5, 0.6, classes=8.0, mix=0.0, agreement=0.7, positives=1.0, rank=6.0, disagreement=0.1)
 LITTLE = 1e-6
 
 
@@ -243,7 +243,7 @@ def test_a_collapse_stops_a_run_that_is_guarded(
 ) -> None:
     calls = []
 
-    def falling(self: Sample, output: Output) -> Signals:
+    def falling(self: Sample, output: Output, noisy: Tensor) -> Signals:
         calls.append(1)  # of the source, then of each epoch
         better = GOOD._replace(information=0.5 + 0.1 * len(calls))
         return better._replace(classes=1.0) if len(calls) > 3 else better
@@ -443,15 +443,15 @@ def test_a_collapse_is_held_against_the_beginning(net: Net, x: Tensor, quick: Qu
 def test_a_large_set_is_judged_by_a_sample(net: Net, quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     plain = Sample.signals
-    monkeypatch.setattr(Sample, "signals", lambda self, output: seen.append(len(output.logits)) or plain(self, output))
+    monkeypatch.setattr(Sample, "signals", lambda self, *of: seen.append(len(of[0].logits)) or plain(self, *of))
     data = torch.randn(SAMPLE + 100, 8, generator=torch.Generator().manual_seed(0))
     quick(net, data, task="singlelabel", method="tent", epochs=1, batch_size=512)
     assert set(seen) == {SAMPLE}
 
 
 def test_predictions_that_stop_being_numbers_are_told_and_left_behind(net: Net, x: Tensor, quick: Quick) -> None:
-    found = Sample(Output(x, x), "singlelabel").signals(Output(x, torch.full_like(x, math.nan)))
-    assert found == Signals(0, 0, 0, 0, 0, 0)
+    found = Sample(Output(x, x), "singlelabel").signals(Output(x, torch.full_like(x, math.nan)), x)
+    assert found == Signals(0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def test_taken_statistics_stay_where_no_epoch_is_healthy(net: Net, x: Tensor, quick: Quick, say: Say) -> None:
@@ -625,5 +625,5 @@ def test_an_evaluator_that_comes_late_still_scores_the_result(
 
 
 def test_predictions_that_are_not_numbers_are_no_improvement() -> None:
-    health, reason = compare(GOOD, Signals(0, 0, 0, 0, 0, 0))
+    health, reason = compare(GOOD, Signals(0, 0, 0, 0, 0, 0, 0, 0))
     assert (health, reason) == ("worse", "some of its predictions are not numbers")

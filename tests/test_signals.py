@@ -28,9 +28,9 @@ def rows(seed: int, n: int, c: int = 4, width: int = 6) -> Output:
     return Output(features, 2 * torch.eye(c)[kind] + torch.randn(n, c, generator=dice))
 
 
-def look(output: Output, task: Any, source: Output | None = None) -> Signals:
-    """At rows that the source saw as `source`, or in the same way."""
-    return Sample(source or output, task).signals(output)
+def look(output: Output, task: Any, source: Output | None = None, noisy: torch.Tensor | None = None) -> Signals:
+    """At rows that the source saw as `source`, or in the same way; without dropout, if nothing is said of it."""
+    return Sample(source or output, task).signals(output, output.logits if noisy is None else noisy)
 
 
 def pairs_of(features: torch.Tensor) -> list[tuple[int, int]]:
@@ -77,6 +77,12 @@ def test_signals_are_what_a_double_loop_over_pairs_gives(task: Any, n: int) -> N
         assert found.classes == pytest.approx(np.exp(entropy(shares)), rel=1e-5)
         assert found.mix == pytest.approx(np.abs(shares - was).sum() / 2, abs=1e-6)
         assert found.positives == pytest.approx((p > 0.5).sum(1).mean(), abs=1e-6)
+        values = np.linalg.svd(p, compute_uv=False)
+        assert found.rank == pytest.approx(np.exp(entropy(values)), rel=1e-4)
+        assert found.disagreement == 0
+        noisy = look(now, task, source, noisy=source.logits)
+        assert noisy.disagreement == pytest.approx((before.argmax(1) != first).mean(), abs=1e-6) != 0
+        assert noisy[:-1] == found[:-1]
 
 
 def test_information_is_scikit_learns_beyond_what_shuffled_choices_share() -> None:
@@ -174,3 +180,16 @@ def test_a_model_that_knows_nothing_is_not_smoother_than_chance(task: Any, n: in
     assert found.smoothness == 0
     if n <= signals.K + 1:
         assert look(source, task).smoothness == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("n", "c"), [(3, 40), (40, 3), (1, 1)])
+def test_rank_is_that_of_a_singular_value_decomposition_whichever_side_is_longer(n: int, c: int) -> None:
+    p = torch.rand(n, c, generator=torch.Generator().manual_seed(0))
+    expected = np.exp(entropy(np.linalg.svd(p.double().numpy(), compute_uv=False)))
+    assert signals.effective_rank(p) == pytest.approx(expected, rel=1e-6)
+
+
+def test_first_choices_under_saturated_scores_do_not_disagree_with_themselves() -> None:
+    """Both are 1 in float32, and logits alone would say which is larger."""
+    z = torch.tensor([[200.0, 201.0], [201.0, 200.0]])
+    assert look(Output(z, z), "multilabel").disagreement == 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import notela
 from conftest import TASKS, Net, weights
@@ -126,3 +126,40 @@ def test_autocast_computes_in_the_lower_precision(net: Net, x: Tensor) -> None:
     assert coarse.dtype == torch.float32
     assert not torch.equal(coarse, exact)
     torch.testing.assert_close(coarse, exact, rtol=0.1, atol=0.1)
+
+
+def test_a_look_at_the_deployed_model_leaves_no_trace_and_drops_the_same_units_each_time(net: Net, x: Tensor) -> None:
+    state = make(net, x, statistics="target")
+    before, dice = weights(state.classifier.model), torch.get_rng_state()
+    rows = torch.arange(0, len(x), 2)
+    (quiet, noisy), (_, again) = state.deployed(rows), state.deployed(rows)
+    torch.testing.assert_close(quiet.logits, net(x[rows]).detach())
+    assert not torch.allclose(noisy, quiet.logits)
+    assert torch.equal(noisy, again)
+    assert torch.equal(torch.get_rng_state(), dice)
+    assert all(torch.equal(before[name], now) for name, now in weights(state.classifier.model).items())
+
+
+class Counting(nn.Module):
+    """Not dropout, but not idle in training mode either: it remembers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = 0
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += self.training
+        return self.head(x)
+
+
+def test_a_look_with_dropout_turns_on_dropout_alone(x: Tensor) -> None:
+    model = nn.Sequential(Counting()).eval()
+    state = make(model, x)  # type: ignore[arg-type]
+    quiet, noisy = state.deployed(torch.arange(20))
+    assert torch.equal(quiet.logits, noisy), "it has no dropout"
+    state.classifier.add_dropout(0.5)
+    quiet, noisy = state.deployed(torch.arange(20))
+    assert not torch.allclose(quiet.logits, noisy)
+    assert state.classifier.model[0].passes == 0
+    torch.testing.assert_close(state.teacher(x[:20]).logits, quiet.logits)

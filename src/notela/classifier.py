@@ -56,6 +56,7 @@ class Classifier:
                 "instance with its state_dict loaded"
             ) from error
         self.added_dropout = 0.0
+        self._noise = False
         self._embedding: Tensor | None = None
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
         self.dtype = floating_type(self.model)
@@ -70,6 +71,7 @@ class Classifier:
         self.momentum = {m: 0.1 if m.momentum is None else m.momentum for m in self.statistics_layers()}
         """How fast running averages follow during the run; a layer's cumulative average (None) would hardly move."""
         self._tracking = {m: m.track_running_stats for m in self.statistics_layers()}
+        self._dropping = [m for m in self.model.modules() if _dropout_rate(m) > 0]
 
         calls, raw = self._dry_pass(self.prepare(example), head)
         embedding, logits = split_output(raw)
@@ -118,6 +120,7 @@ class Classifier:
         StochasticDepth, dropout called as a function. With `batch_statistics` and without `update_statistics` the
         running averages stay as they are.
         """
+        self._noise = noise
         self.model.train(noise)
         for norm in self._norms:
             norm.training = False
@@ -125,6 +128,15 @@ class Classifier:
             layer.training = batch_statistics
             layer.track_running_stats = tracks and (update_statistics or not batch_statistics)
             layer.momentum = self.momentum[layer] if update_statistics else 0.0  # InstanceNorm heeds only this
+
+    def set_dropout(self) -> bool:
+        """As deployed, but for dropout-like layers and dropout added to the embedding; says whether there are any. They
+        keep no state, as other layers may in training mode, so that a pass leaves the model as it is."""
+        self.set_mode(noise=False, batch_statistics=False)
+        for module in self._dropping:
+            module.train()
+        self._noise = True
+        return bool(self._dropping or self.added_dropout)
 
     # ---- what the model is made of
 
@@ -135,7 +147,7 @@ class Classifier:
     def has_noise(self, example: Tensor) -> bool:
         """Whether the student's passes differ from the teacher's: a dropout-like layer with a rate above 0, or, for
         dropout called as a function, a noisy pass that answers differently."""
-        if any(_dropout_rate(m) > 0 for m in self.model.modules()):
+        if self._dropping:
             return True
         with torch.no_grad():
             self.set_mode(noise=False, batch_statistics=False)
@@ -234,7 +246,7 @@ class Classifier:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         x, *rest = (*args, *kwargs.values())
         self._embedding = pool(x, module)
-        if self.added_dropout and self.model.training:
+        if self.added_dropout and self._noise:
             x = nn.functional.dropout(x, self.added_dropout)
         return ((x, *args[1:]), kwargs) if args else ((), dict(zip(kwargs, (x, *rest), strict=True)))
 

@@ -42,7 +42,7 @@ def collapsed(before: Signals, now: Signals) -> bool:
 def compare(before: Signals, now: Signals, fall: float = CLEAR) -> tuple[Health, str]:
     """Whether a model became better, and the reason in words; `fall`: of a score, beyond which it became worse.
 
-    >>> good = Signals(information=0.5, smoothness=0.6, classes=8.0, mix=0.0, agreement=0.7, positives=1.0)
+    >>> good = Signals(0.5, 0.6, classes=8.0, mix=0.0, agreement=0.7, positives=1.0, rank=6.0, disagreement=0.1)
     >>> compare(good, good._replace(information=0.6))[0], compare(good, good._replace(classes=2.0))[0]
     ('better', 'worse')
     """

@@ -42,6 +42,10 @@ class Signals(NamedTuple):
     """How often similar rows have the same first choice: kappa, 0 by chance, 1 always; mean of the two graphs."""
     positives: float
     """Sure predictions, p > ½, a row."""
+    rank: float
+    """Effective rank of the predictions (RankMe of the rows' probabilities): 1 where all rows are alike."""
+    disagreement: float
+    """How often dropout changes a row's first choice; 0 for a model without dropout."""
 
     @property
     def score(self) -> float:
@@ -56,15 +60,17 @@ class Watch:
         self._state = state
         dice = torch.Generator().manual_seed(0)  # the same rows whatever the run's seed: runs are ranked by them
         self._rows = torch.randperm(len(state.data), generator=dice)[:SAMPLE].sort().values
-        source = state.deployed(self._rows)
+        source, noisy = state.deployed(self._rows)
         self._sample = Sample(source, state.task)
-        self.source = self._sample.signals(source)
+        self.source = self._sample.signals(source, noisy)
 
     def look(self) -> Signals:
         """At the model as it is now."""
-        output = self._state.deployed(self._rows)
-        corrected = self._state.preset.method.correct(output, self._state.task)
-        return self._sample.signals(Output(output.features, corrected))
+        output, noisy = self._state.deployed(self._rows)
+        method, task = self._state.preset.method, self._state.task
+        if method.corrects:
+            noisy = method.correct(Output(output.features, noisy), task)
+        return self._sample.signals(Output(output.features, method.correct(output, task)), noisy)
 
 
 class Sample:
@@ -75,10 +81,10 @@ class Sample:
         self._similar = similar(source)
         self._mix = _shares(probabilities(source.logits.cpu(), task).mean(0))
 
-    def signals(self, output: Output) -> Signals:
-        """Of a model on these rows; all 0 where its answers are not numbers."""
+    def signals(self, output: Output, noisy: Tensor) -> Signals:
+        """Of a model on these rows, and of its logits with dropout; all 0 where its answers are not numbers."""
         if not all(part.isfinite().all() for part in output):
-            return Signals(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+            return Signals(*[0.0] * len(Signals._fields))
         p = probabilities(output.logits.cpu(), self._task)
         own, first, mix = similar(output), p.argmax(1), _shares(p.mean(0))
         graphs = (self._similar, own)
@@ -89,6 +95,8 @@ class Sample:
             float((mix - self._mix).abs().sum() / 2),
             sum(agreement(first, pairs) for pairs in graphs) / 2,
             float((p > 0.5).sum(1).float().mean()),
+            effective_rank(p),
+            float((probabilities(noisy.cpu(), self._task).argmax(1) != first).float().mean()),
         )
 
 
@@ -158,6 +166,18 @@ def agreement(first: Tensor, pairs: Tensor) -> float:
     if not pairs.shape[1] or by_chance == 1:
         return 0.0
     return (float((first[pairs[0]] == first[pairs[1]]).float().mean()) - by_chance) / (1 - by_chance)
+
+
+def effective_rank(p: Tensor) -> float:
+    """RankMe (Garrido et al., 2023) of rows (N, C): the exponential of the entropy of their singular values' shares.
+
+    >>> round(effective_rank(torch.eye(3)), 4), round(effective_rank(torch.ones(5, 3)), 4)
+    (3.0, 1.0)
+    """
+    small = (p if p.shape[0] >= p.shape[1] else p.T).double()
+    values = torch.linalg.eigvalsh(small.T @ small).clamp(min=0).sqrt()  # cheaper than all of a decomposition
+    shares = values / values.sum().clamp(min=1e-12)
+    return float(torch.special.entr(shares).sum().exp())
 
 
 def _shares(mean: Tensor) -> Tensor:

@@ -89,13 +89,19 @@ class State:
         assert banks is not None
         return Output(*banks)
 
-    def deployed(self, rows: Tensor) -> Output:
-        """The student on some rows as it would be deployed: no noise, running averages, no gradient."""
-        self.classifier.set_mode(noise=False, batch_statistics=False)
-        with torch.no_grad(), self._autocast():
-            outputs = [self.classifier(x) for _, x in self.data.batches(rows)]
-        features, logits = (torch.cat(part) for part in zip(*outputs, strict=True))
-        return Output(features, logits)
+    def deployed(self, rows: Tensor) -> tuple[Output, Tensor]:
+        """The student on some rows as it would be deployed: no noise, running averages, no gradient. And its logits
+        with dropout, which are the same where it has none: with equal masks whenever this is asked."""
+        quiet, noisy = [], []
+        device = self.classifier.device
+        with torch.no_grad(), self._autocast(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            for _, x in self.data.batches(rows):
+                self.classifier.set_mode(noise=False, batch_statistics=False)
+                quiet.append(self.classifier(x))
+                noisy.append(self.classifier(x).logits if self.classifier.set_dropout() else quiet[-1].logits)
+        features, logits = (torch.cat(part) for part in zip(*quiet, strict=True))
+        return Output(features, logits), torch.cat(noisy)
 
     def follow(self, parameters: dict[str, nn.Parameter], momentum: float) -> None:
         """The teacher's step: an exponential average of the student's weights, which begins as the source's."""
