@@ -27,8 +27,9 @@ from sklearn.metrics import roc_auc_score
 
 from notela.bench.plan import SOURCE, SUPERVISED, is_guarded
 from notela.bench.results import METRIC_TITLES, TITLES, Results, title
-from notela.guard import compare
+from notela.guard import compare, score
 from notela.signals import Signals
+from notela.task import Task
 
 MARGIN = 1.0
 """Points of the first metric beyond which a run is said to have helped or hurt."""
@@ -160,6 +161,7 @@ class Run(NamedTuple):
     """One run whose guard only watched: what it gained or lost on held-out labels, and what was seen without them."""
 
     bed: str
+    task: Task
     changes: list[float]
     """Of the bed's metrics, in points."""
     before: Signals
@@ -171,7 +173,7 @@ class Run(NamedTuple):
 
     @property
     def said(self) -> str:
-        return compare(self.before, self.after)[0]
+        return compare(self.before, self.after, self.task)[0]
 
 
 def truth(change: float) -> str:
@@ -185,7 +187,8 @@ def watched(bed: Bed) -> Iterator[Run]:
             changes = [
                 100 * record["evaluation"][metric][-1] - bed.results.source(domain, metric) for metric in bed.metrics
             ]
-            yield Run(bed.name, changes, *(Signals(**record["signals"][which]) for which in (0, -1)))
+            task = bed.results.protocol.task
+            yield Run(bed.name, task, changes, *(Signals(**record["signals"][which]) for which in (0, -1)))
 
 
 def by_bed(runs: list[Run]) -> dict[str, list[Run]]:
@@ -233,9 +236,10 @@ def verdicts(runs: list[Run], bad: list[Run]) -> list[str]:
 
 
 SIGNS: dict[str, Callable[[Signals], float]] = {
-    "score": lambda s: s.score,
     "information": lambda s: s.information,
     "smoothness": lambda s: s.smoothness,
+    "forward smoothness": lambda s: s.forward_smoothness,
+    "backward smoothness": lambda s: s.backward_smoothness,
     "agreement": lambda s: s.agreement,
     "classes": lambda s: s.classes,
     "positives": lambda s: s.positives,
@@ -255,7 +259,9 @@ def signs(runs: list[Run], bad: list[Run]) -> list[str]:
             helped = [truth(run.changes[which]) == "helped" for run in clear]
             if len(set(helped)) < 2:
                 continue
-            areas = [roc_auc_score(helped, [sign(r.after) - sign(r.before) for r in clear]) for sign in SIGNS.values()]
+            rises = [[score(run.after, run.task) - score(run.before, run.task) for run in clear]]
+            rises += [[sign(run.after) - sign(run.before) for run in clear] for sign in SIGNS.values()]
+            areas = [roc_auc_score(helped, rise) for rise in rises]
             counts = f"{len(clear) - sum(helped)} / {sum(helped)}"
             rows.append([name, ("first", "second")[which], counts, *(f"{area:.2f}" for area in areas)])
     return [
@@ -265,7 +271,7 @@ def signs(runs: list[Run], bad: list[Run]) -> list[str]:
         "0.5 by chance, 0 never), by the first or second metric. Beds without one or the other are left out; the last "
         "rows put runs of different beds together, whose signs have different scales.",
         "",
-        *table(["bed", "metric", "hurt / helped", *SIGNS], rows),
+        *table(["bed", "metric", "hurt / helped", "score", *SIGNS], rows),
     ]
 
 

@@ -1,5 +1,5 @@
 """What the thresholds of `notela.guard` were chosen on: settings, good and bad, on the validation domains of five
-suites, with the signals and the truth of each run.
+suites (three of them at three strengths of their corruptions), with the signals and the truth of each run.
 
     python benchmarks/thresholds.py results/beyond/thresholds.jsonl          # hours; stop it at will, it goes on
     python benchmarks/thresholds.py results/beyond/thresholds.jsonl --only aviary
@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,16 +25,17 @@ import notela
 from notela import methods
 from notela.bench.plan import code_version, is_guarded
 from notela.bench.suite import Loaded, find
-from notela.guard import CLEAR, FEWER, compare
+from notela.guard import CLEAR, collapsed, compare, score
 from notela.lines import Lines
 from notela.methods import Preset
 from notela.metrics import as_array
 from notela.signals import Signals
+from notela.task import Task
 
 SUITES = {
-    "digits": "image",
-    "digits?mix=skewed": "image",
-    "digits-multi": "audio-multilabel",
+    **{f"digits?strength={share}": "image" for share in (100, 65, 35)},
+    **{f"digits?mix=skewed&strength={share}": "image" for share in (100, 65, 35)},
+    **{f"digits-multi?strength={share}": "audio-multilabel" for share in (100, 65, 35)},
     "aviary": "audio-multilabel",
     "aviary-single": "audio-singlelabel",
 }
@@ -111,7 +114,9 @@ def main() -> None:
                 assert result.source is not None
                 assert result.evaluation is not None
                 change = 100 * (result.evaluation[suite.metrics[0]] - result.source[suite.metrics[0]])
-                record = {"code": codes[title], "suite": reference, "domain": name, "settings": title, "change": change}
+                second = 100 * (result.evaluation[suite.metrics[:2][-1]] - result.source[suite.metrics[:2][-1]])
+                record = {"code": codes[title], "suite": reference, "domain": name, "settings": title}
+                record |= {"change": change, "second": second}
                 record |= {"before": result.verdict.before, "after": result.verdict.after}
                 lines.append(record)
                 kept.append(record)
@@ -119,13 +124,17 @@ def main() -> None:
     show(kept)
 
 
+def task_of(record: dict[str, Any]) -> Task:
+    return "multilabel" if SUITES[record["suite"]] == "audio-multilabel" else "singlelabel"
+
+
 def show(records: list[dict]) -> None:
     """What is said of runs in each suite: all of them by their change, and the share of harmful ones that is caught and
     of helpful ones that is refused, by each rule alone too."""
-    rules = {
-        "both": lambda before, after: compare(before, after)[0] == "worse",
-        "score": lambda before, after: after.score < before.score - CLEAR,
-        "classes": lambda before, after: after.classes < FEWER * before.classes,
+    rules: dict[str, Callable[[Signals, Signals, Task], bool]] = {
+        "both": lambda before, after, task: compare(before, after, task)[0] == "worse",
+        "score": lambda before, after, task: score(after, task) < score(before, task) - CLEAR,
+        "classes": lambda before, after, _: collapsed(before, after),
     }
     said: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
     caught: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
@@ -135,9 +144,9 @@ def show(records: list[dict]) -> None:
         before, after = (Signals(**one[when]) for when in ("before", "after"))
         truth = "helped" if one["change"] > MARGIN else "hurt" if one["change"] < -MARGIN else "neither"
         for suite in (one["suite"], "all"):
-            said[suite][truth, compare(before, after)[0]] += 1
+            said[suite][truth, compare(before, after, task_of(one))[0]] += 1
             for rule, worse in rules.items():
-                caught[suite][truth, rule] += worse(before, after)
+                caught[suite][truth, rule] += worse(before, after, task_of(one))
     print("\nhelped, neither, hurt: better / unclear / worse; by rule: caught, refused\n")
     print("| suite | helped | neither | hurt |" + "".join(f" {rule} |" for rule in rules))
     print("|---|" + "---:|" * (3 + len(rules)))
@@ -162,7 +171,8 @@ def show_statistics(records: list[dict]) -> None:
     for one in records:
         before, after = (Signals(**one[when]) for when in ("before", "after"))
         where = f"{one['suite']}: {one['domain']}"
-        rows[where][one["settings"]] = f"{one['change']:+.1f} ({after.score - before.score:+.2f})"
+        rise = score(after, task_of(one)) - score(before, task_of(one))
+        rows[where][one["settings"]] = f"{one['change']:+.1f} ({rise:+.2f})"
     print("\npoints of the first metric, and by how much the score rose\n")
     print(f"| domain | {' | '.join(columns)} |")
     print("|---|" + "---:|" * len(columns))

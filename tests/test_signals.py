@@ -17,7 +17,7 @@ from sklearn.metrics import cohen_kappa_score, mutual_info_score
 from conftest import TASKS
 from notela import signals
 from notela.classifier import Output
-from notela.signals import Sample, Signals
+from notela.signals import Look, Signals
 
 
 def rows(seed: int, n: int, c: int = 4, width: int = 6) -> Output:
@@ -30,7 +30,8 @@ def rows(seed: int, n: int, c: int = 4, width: int = 6) -> Output:
 
 def look(output: Output, task: Any, source: Output | None = None, noisy: torch.Tensor | None = None) -> Signals:
     """At rows that the source saw as `source`, or in the same way; without dropout, if nothing is said of it."""
-    return Sample(source or output, task).signals(output, output.logits if noisy is None else noisy)
+    now = Look.at(output, output.logits if noisy is None else noisy, task)
+    return signals.read(now, now if source is None else Look.at(source, source.logits, task))
 
 
 def pairs_of(features: torch.Tensor) -> list[tuple[int, int]]:
@@ -73,6 +74,8 @@ def test_signals_are_what_a_double_loop_over_pairs_gives(task: Any, n: int) -> N
             np.mean([(o - by_chance) / (1 - by_chance) for o in observed]), abs=1e-6
         )
         assert found.smoothness == pytest.approx(moran(p, graphs[1]), rel=1e-4)
+        assert found.backward_smoothness == pytest.approx(moran(before, graphs[1]), rel=1e-4)
+        assert found.forward_smoothness == pytest.approx(moran(p, graphs[0]), rel=1e-4)
         shares, was = p.mean(0) / p.mean(0).sum(), before.mean(0) / before.mean(0).sum()
         assert found.classes == pytest.approx(np.exp(entropy(shares)), rel=1e-5)
         assert found.mix == pytest.approx(np.abs(shares - was).sum() / 2, abs=1e-6)

@@ -2,67 +2,86 @@
 
 No single sign is safe: predictions spread over more classes where a collapsed model recovers, and where a good one
 forgets that few classes occur; neighbours agree more where a model learns, and where all of it becomes one class. So
-two are read together (see `notela.signals`): how much answers to similar items have to do with each other, and how many
-classes are predicted at all.
-
-Thresholds were chosen on the validation parts of the suites `digits` (balanced and skewed), `digits-multi`, `aviary`
-and `aviary-single` (`benchmarks/thresholds.py`).
+several are added up (see `score`). Weights and thresholds were chosen on the validation parts of the suites `digits`
+(balanced and skewed), `digits-multi`, each also with weaker corruptions, `aviary` and `aviary-single`
+(`benchmarks/thresholds.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from notela.signals import Signals, Watch
+from notela.signals import Look, Signals, Watch, read
 from notela.state import State
 from notela.statistics import SHARES, layers_of, reestimate
+from notela.task import Task
 
-CLEAR = 0.03
+BACKWARD, FORWARD = 2.0, 1.5
+"""Weights of backward and forward smoothness in the score."""
+CLEAR = 0.02
 """A score that fell by more is a sign of harm, one that rose by as much a sign of help."""
-DOUBT = 0.1
-"""Where items have several classes or none, a run that is guarded begins with half-way statistics unless a score falls
-by more: most of such an item is the place, not its classes. Where each has one, statistics follow the mix of classes
-too, and must be better. (Of the validation domains, this decides one.)"""
-FEWER, COLLAPSE = 0.8, 0.55
-"""Shares of the effective number of classes below which there is a sign of harm, or no way back."""
+COLLAPSE = 0.6
+"""Share of the effective number of classes below which predictions have collapsed: there is no way back from there by
+further epochs."""
+_START = "start/"
+"""Banks that hold what was seen of the model before the first epoch, where that is not the source."""
 
 Health = Literal["better", "unclear", "worse"]
 
 
+def score(signals: Signals, task: Task) -> float:
+    """How well answers fit to who is similar, with a term that falls if all items get the same answer.
+
+    Where items have one class each, that is information between neighbours, how smooth answers are, and how smooth the
+    earlier ones are in the features of now. Where they have several or none, first choices say little: it is the
+    effective rank of the answers, and how smooth they are in the features of before.
+    """
+    if task == "singlelabel":
+        return signals.information + signals.smoothness + BACKWARD * signals.backward_smoothness
+    return math.log(max(signals.rank, 1.0)) + FORWARD * signals.forward_smoothness
+
+
 def collapsed(before: Signals, now: Signals) -> bool:
-    """Whether a model's predictions fell into few classes: there is no way back from there by further epochs."""
+    """Whether a model's predictions fell into few classes."""
     return now.classes < COLLAPSE * before.classes
 
 
-def compare(before: Signals, now: Signals, fall: float = CLEAR) -> tuple[Health, str]:
-    """Whether a model became better, and the reason in words; `fall`: of a score, beyond which it became worse.
+def compare(before: Signals, now: Signals, task: Task) -> tuple[Health, str]:
+    """Whether a model became better, and the reason in words.
 
-    >>> good = Signals(0.5, 0.6, classes=8.0, mix=0.0, agreement=0.7, positives=1.0, rank=6.0, disagreement=0.1)
-    >>> compare(good, good._replace(information=0.6))[0], compare(good, good._replace(classes=2.0))[0]
+    >>> good = Signals(0.5, 0.6, 0.6, 0.6, classes=8.0, mix=0.0, agreement=0.7, positives=1.0, rank=6.0, disagreement=0)
+    >>> better, fewer = good._replace(information=0.6), good._replace(classes=2.0)
+    >>> compare(good, better, "singlelabel")[0], compare(good, fewer, "singlelabel")[0]
     ('better', 'worse')
     """
     if not now.classes:
         return "worse", "some of its predictions are not numbers"
-    if now.classes < FEWER * before.classes:
+    if collapsed(before, now):
         return "worse", (
             f"its predictions fell into fewer classes (effectively {before.classes:.1f} before, {now.classes:.1f} now)"
         )
-    rise = now.score - before.score
-    numbers = (
-        f"the same answer beyond chance {before.agreement:.0%} before, {now.agreement:.0%} now; information "
-        f"{before.information:.2f} nats and {now.information:.2f}, correlation of scores {before.smoothness:.2f} and "
-        f"{now.smoothness:.2f}"
+    rise = score(now, task) - score(before, task)
+    health: Health = "worse" if rise < -CLEAR else "better" if rise >= CLEAR else "unclear"
+    if task == "singlelabel":
+        how = {"worse": "less to do", "better": "more to do", "unclear": "about as much to do"}[health]
+        return health, (
+            f"answers to similar items have {how} with each other (the same answer beyond chance "
+            f"{before.agreement:.0%} before, {now.agreement:.0%} now; information {before.information:.2f} nats and "
+            f"{now.information:.2f}; correlation of scores {before.smoothness:.2f} and {now.smoothness:.2f}, of the "
+            f"scores before {before.backward_smoothness:.2f} and {now.backward_smoothness:.2f})"
+        )
+    how = {"worse": "less", "better": "more", "unclear": "about as"}[health]
+    return health, (
+        f"answers are {how} varied and alike for similar items taken together (effective rank {before.rank:.1f} "
+        f"before, {now.rank:.1f} now; correlation of similar items' scores {before.forward_smoothness:.2f} and "
+        f"{now.forward_smoothness:.2f})"
     )
-    if rise < -fall:
-        return "worse", f"answers to similar items have less to do with each other ({numbers})"
-    if rise >= CLEAR:
-        return "better", f"answers to similar items have more to do with each other ({numbers})"
-    return "unclear", f"answers to similar items have about as much to do with each other as before ({numbers})"
 
 
 @dataclass(frozen=True)
@@ -91,24 +110,40 @@ _SAID: dict[Health, str] = {
 }
 
 
+class References(NamedTuple):
+    """What a run's epochs are held against."""
+
+    source: Signals
+    """Of the source, beside itself."""
+    start: Signals
+    """Of the model before the first epoch, beside the source; it may have other statistics."""
+    begun: Signals
+    """The same, beside itself."""
+
+
 def verdict(
-    source: Signals, start: Signals, history: list[dict[str, Any]], kept: int | None = None, share: float = 0.0
+    references: References,
+    history: list[dict[str, Any]],
+    task: Task,
+    kept: int | None = None,
+    share: float = 0.0,
 ) -> Verdict:
-    """On a run with these records. `start`: signals before the first epoch; `kept`: the epoch that the guard ended
-    with, if it acted; `share`: of the target in the statistics of the model that is left where no epoch is kept."""
+    """On a run with these records. `kept`: the epoch that the guard ended with, if it acted; `share`: of the target in
+    the statistics of the model that is left where no epoch is kept."""
+    source, start, begun = references
     looks = {record["epoch"]: Signals(**record["signals"]) for record in history}
     last: int = history[-1]["epoch"]
     given = last if kept is None else kept
     result = looks.get(given, start if share else source)
-    health, reason = compare(source, result)
+    health, reason = compare(source, result, task)
     mix = f" The mix of predicted classes moved by {result.mix:.0%}." if result.mix >= 0.01 else ""
     if given == last:
         advice = " Prefer the model as it was, or a smaller learning rate." if health == "worse" else ""
         text = f"{_SAID[health]}: after the last of {last} epochs, {reason}.{mix}{advice}"
     else:
-        against, (moved, why) = "the beginning", compare(start, looks[last])
-        if moved == "better":  # and yet worse than the source: it began in doubt
-            against, (_, why) = "the source", compare(source, looks[last])
+        against, (moved, why) = "the beginning", compare(begun, since_start(history[-1]), task)
+        if moved == "better":  # and yet worse than the source
+            against, (_, why) = "the source", compare(source, looks[last], task)
         later = f"since by epoch {last}, against {against}, {why}."
         if given:
             text = f"{_SAID[health]}: after epoch {given}, {reason}.{mix} It is the result, {later}"
@@ -121,6 +156,11 @@ def verdict(
     return Verdict(health, given, text, source._asdict(), result._asdict())
 
 
+def since_start(record: dict[str, Any]) -> Signals:
+    """Of the model after an epoch, beside the one before the first; that is the source, if nothing is said of it."""
+    return Signals(**record.get("since_start", record["signals"]))
+
+
 class Guard:
     """Judges a run before its first and after each epoch, and steers it where the preset says so."""
 
@@ -130,29 +170,29 @@ class Guard:
         self._acts = state.preset.guard == "act"
 
     def begin(self) -> None:
-        """What epochs are held against: the source, and the model before the first epoch, which may have other
-        statistics. Kept in banks, so that a resumed run says the same to the last digit."""
+        """What epochs are held against: the source, and the model before the first epoch. Kept in banks, so that a
+        resumed run says the same to the last digit."""
         state, statistics = self._state, self._state.preset.statistics
         source = start = self._watch.source
         share = SHARES.get(statistics, 0.0) if layers_of(state.classifier) else 0.0
-        doubtful = False
         if statistics == "auto":
-            if self._acts:
-                state.keep(self._moving())
             share, start = self._try_statistics()
-            doubtful = compare(source, start)[0] != "better"  # good enough to begin with, not to end with
         elif share and self._acts:
             start = self._watch.look()
-        state.banks["looks"] = torch.tensor([source, start])
-        state.banks["share"] = torch.tensor(0.0 if doubtful else share)
-        if self._acts and not doubtful:
+        state.banks["looks"] = torch.tensor([read(source, source), read(start, source), read(start, start)])
+        state.banks["share"] = torch.tensor(share)
+        if start is not source:
+            state.banks |= {f"{_START}{name}": part for name, part in start._asdict().items()}
+        if self._acts:
             state.keep(self._moving())
 
-    def _try_statistics(self) -> tuple[float, Signals]:
-        """Statistics as far towards the target's as data allow: half-way, if that is better than the source's, or where
-        there is doubt and items have several classes; all the way, if both are better than the source's and the second
-        is not worse than half-way. A change in the mix of classes looks to a norm layer like another camera: there,
-        less is safer, and nothing at all may be best."""
+    def _compare(self, before: Look, now: Look) -> tuple[Health, str]:
+        return compare(read(before, before), read(now, before), self._state.task)
+
+    def _try_statistics(self) -> tuple[float, Look]:
+        """Statistics as far towards the target's as data allow: half-way, if that is better than the source's; all the
+        way, if both are better than the source's and the second is not worse than half-way. A change in the mix of
+        classes looks to a norm layer like another camera: there, less is safer, and nothing at all may be best."""
         state, source = self._state, self._watch.source
         if not layers_of(state.classifier):
             return 0.0, source
@@ -163,21 +203,15 @@ class Guard:
         as_it_was = _copy(buffers)
         reestimate(state, SHARES["half"])
         half_way, half = _copy(buffers), self._watch.look()
-        health, reason = compare(source, half)
-        may_begin = self._acts and state.task == "multilabel"  # a guard that acts does not end there without reason
-        if health != "better" and may_begin and compare(source, half, DOUBT)[0] != "worse":
-            state.note(
-                f"statistics of norm layers were taken half-way from the target, in doubt, to begin with: with them, "
-                f"{reason}"
-            )
-            return SHARES["half"], half
-        _set(buffers, as_it_was)
+        health, reason = self._compare(source, half)
         if health != "better":
+            _set(buffers, as_it_was)
             state.note(f"statistics of norm layers stay the source's: half-way to the target's, {reason}")
             return 0.0, source
+        _set(buffers, as_it_was)
         reestimate(state, SHARES["re-estimated"])
         whole = self._watch.look()
-        (against_source, better), (against_half, worse) = compare(source, whole), compare(half, whole)
+        (against_source, better), (against_half, worse) = self._compare(source, whole), self._compare(half, whole)
         if against_source == "better" and against_half != "worse":
             state.note(f"statistics of norm layers were taken from the target: with them, {better}")
             return SHARES["re-estimated"], whole
@@ -192,21 +226,26 @@ class Guard:
     def judge(self) -> dict[str, Any]:
         """The model after an epoch: a part of the epoch's record. Where the guard acts, a healthy one is better than
         what the run began with, and not worse than the source."""
-        source, start = self._references()
-        now = self._watch.look()
-        health, _ = compare(start if self._acts else source, now)
+        references, now = self._references(), self._watch.look()
+        signals = read(now, self._watch.source)
+        record: dict[str, Any] = {"signals": signals._asdict()}
+        if f"{_START}p" in self._state.banks:
+            parts = {name: self._state.banks[f"{_START}{name}"].cpu() for name in Look._fields}
+            record["since_start"] = read(now, Look(**parts))._asdict()
+        before, after = (references.begun, since_start(record)) if self._acts else (references.source, signals)
+        health, _ = compare(before, after, self._state.task)
         if self._acts and health == "better":
-            if compare(source, now)[0] == "worse":
+            if compare(references.source, signals, self._state.task)[0] == "worse":
                 health = "worse"
             else:
                 self._state.keep(self._moving())
-        return {"signals": now._asdict(), "health": health}
+        return record | {"health": health}
 
     def stops(self, history: list[dict[str, Any]]) -> bool:
         """Whether there is no use in going on."""
         if not self._acts or not history:
             return False
-        return collapsed(self._references()[1], Signals(**history[-1]["signals"]))
+        return collapsed(self._references().begun, Signals(**history[-1]["signals"]))
 
     def end(self, history: list[dict[str, Any]]) -> Verdict:
         """The verdict, and the way back to the last healthy epoch."""
@@ -214,12 +253,10 @@ class Guard:
         if self._acts:
             kept = max((record["epoch"] for record in history if record["health"] == "better"), default=0)
             self._state.put_back(self._moving())
-        return verdict(*self._references(), history, kept, float(self._state.banks["share"]))
+        return verdict(self._references(), history, self._state.task, kept, float(self._state.banks["share"]))
 
-    def _references(self) -> tuple[Signals, Signals]:
-        """Signals of the source, and of the model before the first epoch."""
-        source, start = self._state.banks["looks"].tolist()
-        return Signals(*source), Signals(*start)
+    def _references(self) -> References:
+        return References(*(Signals(*look) for look in self._state.banks["looks"].tolist()))
 
 
 def _copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

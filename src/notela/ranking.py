@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from notela.errors import NotelaError
+from notela.guard import score
 from notela.runs import provenance
 from notela.signals import Signals
 
@@ -28,11 +29,12 @@ class Ranked:
     epoch: int
     signals: Signals
     """Of the model that it gave."""
+    score: float
 
     @property
     def place(self) -> tuple[int, float]:
         """Smaller is better."""
-        return ORDER.index(self.health), -self.signals.score
+        return ORDER.index(self.health), -self.score
 
 
 def rank(folders: Sequence[str | os.PathLike[str]]) -> list[Ranked]:
@@ -53,7 +55,8 @@ def rank(folders: Sequence[str | os.PathLike[str]]) -> list[Ranked]:
             signals = Signals(**said["after"])
         except (KeyError, TypeError):
             raise NotelaError(f"{folder} was made by an older notela, which read other signs; run it again") from None
-        ranked.append(Ranked(Path(folder), run["settings"]["method"], said["health"], said["epoch"], signals))
+        number = score(signals, run["task"])
+        ranked.append(Ranked(Path(folder), run["settings"]["method"], said["health"], said["epoch"], signals, number))
     return sorted(ranked, key=lambda one: one.place)
 
 
@@ -73,12 +76,12 @@ def show(folders: Sequence[Path]) -> None:
     root = os.path.commonpath([folder.absolute().parent for folder in folders])
     for one in rank(folders):
         s = one.signals
-        numbers = (f"{s.score:.3f}", f"{s.classes:.1f}", f"{s.mix:.0%}")
+        numbers = (f"{one.score:.3f}", f"{s.classes:.1f}", f"{s.mix:.0%}")
         table.add_row(os.path.relpath(one.folder.absolute(), root), one.method, one.health, str(one.epoch), *numbers)
     console = Console()
     console.print(table)
     console.print(
-        "Score: information and smoothness between similar items; mix: how far the mix of predicted classes moved; "
+        "Score: how well answers fit to who is similar; mix: how far the mix of predicted classes moved; "
         "epoch 0: the model a run began with. Signs are not proof: look at some of what the first two disagree on.",
         highlight=False,
     )

@@ -1,7 +1,8 @@
-"""What a model's predictions on unlabelled rows look like, beside the source's: the numbers that the guard reads.
+"""What a model's predictions on unlabelled rows look like, beside those of an earlier model, its reference: the numbers
+that the guard reads.
 
 Nothing here sees labels. Everything is measured on the same sample of rows again and again. Who is similar to whom is
-said by the source's features, which no run can change, and by the model's own.
+said by the reference's features, which a run cannot change, and by the model's own.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ SAMPLE, K = 2_000, 15
 """Rows that are looked at after each epoch, and neighbours of each."""
 SHUFFLES = 10
 """How often first choices are dealt out at random, to see what neighbours share by chance."""
-WEIGHT = 2.0
-"""Of smoothness beside information; chosen with the thresholds of the guard."""
 
 
 class Signals(NamedTuple):
@@ -34,10 +33,16 @@ class Signals(NamedTuple):
     smoothness: float
     """Correlation of a class's probability with that of similar rows, beyond chance (Moran's I, the model's own graph),
     mean over classes by how much they are predicted."""
+    backward_smoothness: float
+    """The same of the reference's probabilities, on the model's own graph. A model can make its answers as smooth as it
+    likes; the reference's stay what they are, and have less to do with who is similar if features become worse."""
+    forward_smoothness: float
+    """The same of the model's probabilities, on the reference's graph: who is similar is said by features that no
+    training touched."""
     classes: float
     """Effective number of classes in the mean prediction."""
     mix: float
-    """How far the mix of classes in the mean prediction is from the source's: total variation, 0 to 1."""
+    """How far the mix of classes in the mean prediction is from the reference's: total variation, 0 to 1."""
     agreement: float
     """How often similar rows have the same first choice: kappa, 0 by chance, 1 always; mean of the two graphs."""
     positives: float
@@ -47,10 +52,25 @@ class Signals(NamedTuple):
     disagreement: float
     """How often dropout changes a row's first choice; 0 for a model without dropout."""
 
-    @property
-    def score(self) -> float:
-        """Information, and `WEIGHT` times smoothness."""
-        return self.information + WEIGHT * self.smoothness
+
+class Look(NamedTuple):
+    """What is seen of a model on a sample of rows."""
+
+    p: Tensor
+    """Probabilities (N, C)."""
+    similar: Tensor
+    """Pairs (2, M) of rows that are alike in its features."""
+    disagreement: Tensor
+    """How often dropout changes a row's first choice."""
+
+    @classmethod
+    def at(cls, output: Output, noisy: Tensor, task: Task) -> Look:
+        """A model's output on the rows, and its logits with dropout."""
+        p, shaken = (probabilities(logits.cpu(), task) for logits in (output.logits, noisy))
+        disagreement = (p.argmax(1) != shaken.argmax(1)).float().mean()
+        if not all(part.isfinite().all() for part in output):
+            return cls(torch.full_like(p, torch.nan), torch.empty(2, 0, dtype=torch.long), disagreement)
+        return cls(p, similar(output), disagreement)
 
 
 class Watch:
@@ -60,44 +80,35 @@ class Watch:
         self._state = state
         dice = torch.Generator().manual_seed(0)  # the same rows whatever the run's seed: runs are ranked by them
         self._rows = torch.randperm(len(state.data), generator=dice)[:SAMPLE].sort().values
-        source, noisy = state.deployed(self._rows)
-        self._sample = Sample(source, state.task)
-        self.source = self._sample.signals(source, noisy)
+        self.source = Look.at(*state.deployed(self._rows), state.task)
 
-    def look(self) -> Signals:
+    def look(self) -> Look:
         """At the model as it is now."""
         output, noisy = self._state.deployed(self._rows)
         method, task = self._state.preset.method, self._state.task
         if method.corrects:
             noisy = method.correct(Output(output.features, noisy), task)
-        return self._sample.signals(Output(output.features, method.correct(output, task)), noisy)
+        return Look.at(Output(output.features, method.correct(output, task)), noisy, task)
 
 
-class Sample:
-    """Rows to look at, as the source sees them."""
-
-    def __init__(self, source: Output, task: Task) -> None:
-        self._task = task
-        self._similar = similar(source)
-        self._mix = _shares(probabilities(source.logits.cpu(), task).mean(0))
-
-    def signals(self, output: Output, noisy: Tensor) -> Signals:
-        """Of a model on these rows, and of its logits with dropout; all 0 where its answers are not numbers."""
-        if not all(part.isfinite().all() for part in output):
-            return Signals(*[0.0] * len(Signals._fields))
-        p = probabilities(output.logits.cpu(), self._task)
-        own, first, mix = similar(output), p.argmax(1), _shares(p.mean(0))
-        graphs = (self._similar, own)
-        return Signals(
-            sum(information(first, pairs) for pairs in graphs) / 2,
-            smoothness(p, own),
-            float(torch.special.entr(mix).sum().exp()),
-            float((mix - self._mix).abs().sum() / 2),
-            sum(agreement(first, pairs) for pairs in graphs) / 2,
-            float((p > 0.5).sum(1).float().mean()),
-            effective_rank(p),
-            float((probabilities(noisy.cpu(), self._task).argmax(1) != first).float().mean()),
-        )
+def read(now: Look, reference: Look) -> Signals:
+    """Of a model beside one that it came from, on the same rows; all 0 where its answers are not numbers."""
+    p, first, mix = now.p, now.p.argmax(1), _shares(now.p.mean(0))
+    if not p.isfinite().all():
+        return Signals(*[0.0] * len(Signals._fields))
+    graphs = (reference.similar, now.similar)
+    return Signals(
+        sum(information(first, pairs) for pairs in graphs) / 2,
+        smoothness(p, now.similar),
+        smoothness(reference.p, now.similar),
+        smoothness(p, reference.similar),
+        float(torch.special.entr(mix).sum().exp()),
+        float((mix - _shares(reference.p.mean(0))).abs().sum() / 2),
+        sum(agreement(first, pairs) for pairs in graphs) / 2,
+        float((p > 0.5).sum(1).float().mean()),
+        effective_rank(p),
+        float(now.disagreement),
+    )
 
 
 def similar(output: Output) -> Tensor:

@@ -133,6 +133,27 @@ def test_a_mix_that_there_is_not_is_refused() -> None:
         find("digits?mix=odd")
 
 
+@pytest.mark.parametrize("name", ["digits", "digits-multi"])
+def test_a_weaker_corruption_is_part_of_the_way(name: str) -> None:
+    """Contrast, without its noise, is linear: half of it leaves images half-way."""
+    whole, half, least = (find(f"{name}?strength={share}") for share in (100, 50, 1))
+    assert (whole.name, half.name) == (name, f"{name}-50")
+    assert "at 50 % of their strength" in half.protocol
+    assert whole.protocol == find(name).protocol
+    for place in ("blur", "contrast"):
+        full, plain, there, clean = (one.validation[place]() for one in (whole, find(name), half, least))
+        assert full.fingerprint() == plain.fingerprint() != there.fingerprint()
+        assert torch.equal(there.test_labels, full.test_labels)
+        torch.testing.assert_close(there.adapt, (full.adapt + clean.adapt) / 2, rtol=0, atol=3 / 255)
+
+
+@pytest.mark.parametrize("name", ["digits", "digits-multi"])
+@pytest.mark.parametrize("strength", [0, 101])
+def test_a_strength_beyond_the_corruption_is_refused(name: str, strength: int) -> None:
+    with pytest.raises(notela.NotelaError, match=f"strength={strength} "):
+        find(f"{name}?strength={strength}")
+
+
 # ---- the ceiling
 
 

@@ -2,6 +2,7 @@
 
     notela bench digits                                              # all classes about as frequent as at the source
     notela bench digits --set mix=skewed --to results/digits-skewed  # three classes dominate, other ones in each domain
+    notela bench digits --set strength=50 --to results/digits-50     # corruptions half as strong
 
 Every digit belongs to one of source, validation and test, by a stable hash of its number. Made with
 `python -m notela.bench.suites.digits`: the source network's weights, `digits.safetensors`.
@@ -22,7 +23,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from notela.bench.suite import Domain, Suite
-from notela.errors import check_choice
+from notela.errors import NotelaError, check_choice, check_integer
 from notela.stable import stable_share
 
 Images = npt.NDArray[np.float64]
@@ -32,18 +33,21 @@ ADAPT = 0.75
 DOMINANT, RARE = 3, 0.1  # classes that stay whole where the mix is skewed; the share that stays of each other class
 
 
-def suite(mix: str = "balanced") -> Suite:
-    """Nine corruptions of digits that the source network has not seen; `mix`: "balanced" or "skewed"."""
+def suite(mix: str = "balanced", strength: int = 100) -> Suite:
+    """Nine corruptions of digits that the source network has not seen; `mix`: "balanced" or "skewed"; `strength`: per
+    cent of each corruption."""
     check_choice("mix", mix, ("balanced", "skewed"))
+    check_strength(strength)
     skewed = mix == "skewed"
-    place = partial(partial, _domain, skewed=skewed)
+    place = partial(partial, _domain, skewed=skewed, strength=strength / 100)
     return Suite(
-        name="digits-skewed" if skewed else "digits",
+        name=("digits-skewed" if skewed else "digits") + ("" if strength == 100 else f"-{strength}"),
         task="singlelabel",
         metrics=("accuracy",),
         protocol="8×8 images; no digit is in two of source, validation and test; split 75 / 25 by a stable hash of "
         "the digit's number; all 10 outputs kept"
-        + (f"; in each domain {DOMINANT} classes dominate, {RARE:.0%} is left of the others" if skewed else ""),
+        + (f"; in each domain {DOMINANT} classes dominate, {RARE:.0%} is left of the others" if skewed else "")
+        + milder(strength),
         class_names=tuple("0123456789"),
         model=model,
         validation={name: place("validation", name) for name in ("noise", "contrast", "blur")},
@@ -51,6 +55,18 @@ def suite(mix: str = "balanced") -> Suite:
         source=partial(_domain, "source", "clean"),
         overrides={"batch_size": 16},  # the paper's 64 would leave these small sets 100 steps
     )
+
+
+def check_strength(strength: int) -> None:
+    """Refuse what is no share of a corruption."""
+    check_integer("strength", strength, 1)
+    if strength > 100:
+        raise NotelaError(f"strength={strength} is more than the whole of a corruption; give 1 to 100 per cent")
+
+
+def milder(strength: int) -> str:
+    """What a caption says of it."""
+    return "" if strength == 100 else f"; corruptions at {strength} % of their strength"
 
 
 # Each takes images (N, H, W) in [0, 1] and a generator. Strengths were set by the source networks' scores alone.
@@ -93,14 +109,18 @@ def corrupt(x: Images, name: str, seed: str, strength: float = 1.0) -> Tensor:
     return torch.from_numpy(stored).float()[:, None] / 255
 
 
-def _domain(part: str, corruption: str, skewed: bool = False) -> Domain:
+def _domain(part: str, corruption: str, skewed: bool = False, strength: float = 1.0) -> Domain:
     images, classes, share = pool(part)
     if skewed:
         dominant = np.random.default_rng(list(f"mix {corruption}".encode())).permutation(10)[:DOMINANT]
         stays = stable_share(f"mix {corruption} {i}" for i in range(len(classes))) < RARE
         stays |= np.isin(classes, dominant)
         images, classes, share = images[stays], classes[stays], share[stays]
-    x, y, adapt = corrupt(images, corruption, part), torch.from_numpy(classes), torch.from_numpy(share < ADAPT)
+    x, y, adapt = (
+        corrupt(images, corruption, part, strength),
+        torch.from_numpy(classes),
+        torch.from_numpy(share < ADAPT),
+    )
     return Domain(adapt=x[adapt], test=x[~adapt], test_labels=y[~adapt], adapt_labels=y[adapt])
 
 

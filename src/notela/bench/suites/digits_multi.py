@@ -1,5 +1,8 @@
 """Two or three real digits on one canvas: which ones are there? Clean at the source, corrupted at the targets.
 
+    notela bench digits-multi
+    notela bench digits-multi --set strength=50 --to results/digits-multi-50  # corruptions half as strong
+
 At the source every class is as frequent as any other; each target has its own common and rare classes. Adaptation and
 held-out canvases are pasted from different digits. Made with `python -m notela.bench.suites.digits_multi`: the source
 network's weights, `digits_multi.safetensors`.
@@ -16,23 +19,25 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from notela.bench.suite import Domain, Suite
-from notela.bench.suites.digits import ADAPT, Images, corrupt, network, pool, train
+from notela.bench.suites.digits import ADAPT, Images, check_strength, corrupt, milder, network, pool, train
 
 WEIGHTS = Path(__file__).with_name("digits_multi.safetensors")
 SIDE, STRENGTH = 18, 0.6
 ADAPT_CANVASES, TEST_CANVASES, SOURCE_CANVASES = 600, 400, 3000
 
 
-def suite() -> Suite:
-    """Nine corruptions of canvases of digits that the source network has not seen, with skewed classes."""
-    places = partial(partial, _domain)
+def suite(strength: int = 100) -> Suite:
+    """Nine corruptions of canvases of digits that the source network has not seen, with skewed classes; `strength`: per
+    cent of what each corruption is in this suite."""
+    check_strength(strength)
+    places = partial(partial, _domain, strength=STRENGTH * strength / 100)
     return Suite(
-        name="digits-multi",
+        name="digits-multi" + ("" if strength == 100 else f"-{strength}"),
         task="multilabel",
         metrics=("map", "cmap", "auroc", "top1"),
         protocol=f"two or three digits on a {SIDE}×{SIDE} canvas, class frequencies ∝ 1/rank in each target's own "
         "order; no digit is in two of source, validation and test, nor in adaptation and held-out canvases; all 10 "
-        "outputs kept; cmAP over classes with at least 5 positives",
+        "outputs kept; cmAP over classes with at least 5 positives" + milder(strength),
         class_names=tuple("0123456789"),
         model=model,
         validation={name: places("validation", name) for name in ("noise", "contrast", "blur")},
@@ -56,7 +61,7 @@ def canvases(images: Images, classes: np.ndarray, count: int, weights: np.ndarra
     return x, y
 
 
-def _domain(part: str, corruption: str) -> Domain:
+def _domain(part: str, corruption: str, strength: float = STRENGTH) -> Domain:
     images, classes, share = pool(part)
     adapt = share < ADAPT
     order = np.random.default_rng(list(f"classes {corruption}".encode())).permutation(10)
@@ -66,7 +71,7 @@ def _domain(part: str, corruption: str) -> Domain:
     for role, mine, number in (("adapt", adapt, count), ("test", ~adapt, TEST_CANVASES)):
         seed = f"{part} {corruption} {role}"
         x, y = canvases(images[mine], classes[mine], number, weights, seed)
-        made.append((corrupt(x, corruption, seed, STRENGTH), y))
+        made.append((corrupt(x, corruption, seed, strength), y))
     return Domain(adapt=made[0][0], test=made[1][0], test_labels=made[1][1], adapt_labels=made[0][1])
 
 
