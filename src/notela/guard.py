@@ -76,11 +76,14 @@ def compare(before: Signals, now: Signals, task: Task) -> tuple[Health, str]:
             f"{now.information:.2f}; correlation of scores {before.smoothness:.2f} and {now.smoothness:.2f}, of the "
             f"scores before {before.backward_smoothness:.2f} and {now.backward_smoothness:.2f})"
         )
-    how = {"worse": "less", "better": "more", "unclear": "about as"}[health]
+    how = {
+        "worse": "became less varied, or less alike for similar items",
+        "better": "became more varied, or more alike for similar items",
+        "unclear": "are about as varied, and as alike for similar items, as before",
+    }[health]
     return health, (
-        f"answers are {how} varied and alike for similar items taken together (effective rank {before.rank:.1f} "
-        f"before, {now.rank:.1f} now; correlation of similar items' scores {before.forward_smoothness:.2f} and "
-        f"{now.forward_smoothness:.2f})"
+        f"answers {how} (effective rank {before.rank:.1f} before, {now.rank:.1f} now; correlation of similar items' "
+        f"scores {before.forward_smoothness:.2f} and {now.forward_smoothness:.2f})"
     )
 
 
