@@ -19,33 +19,35 @@ from notela.signals import Signals
 Quick = Callable[..., notela.Result]
 
 
-def rewrite(folder: Path, health: str, epoch: int, information: float) -> None:
+def rewrite(folder: Path, health: str, epoch: int, sign: str, value: float) -> None:
     """Another ending for a finished run of two epochs."""
     run = json.loads((folder / "run.json").read_text())
-    after = run["verdict"]["after"] | {"information": information}
+    after = run["verdict"]["after"] | {"information": 1 - value, "rank": 2 - value, sign: value}
     run["verdict"] |= {"health": health, "epoch": epoch, "after": after}
     (folder / "run.json").write_text(json.dumps(run))
 
 
+@pytest.mark.parametrize(("task", "sign"), [("singlelabel", "information"), ("multilabel", "rank")])
 def test_runs_are_ranked_by_health_then_by_the_score_of_the_model_they_gave(
-    net: Net, x: Tensor, quick: Quick, tmp_path: Path
+    task: str, sign: str, net: Net, x: Tensor, quick: Quick, tmp_path: Path
 ) -> None:
     endings = {
-        "good": ("better", 2, 0.5),
-        "best": ("better", 2, 0.7),
-        "back": ("better", 1, 0.6),  # the guard went back to the first epoch, which was healthy
-        "kept": ("unclear", 0, 0.4),  # the guard went back to the source
-        "even": ("unclear", 2, 0.8),
-        "harm": ("worse", 2, 0.95),
+        "good": ("better", 2, 1.5),
+        "best": ("better", 2, 1.7),
+        "back": ("better", 1, 1.6),  # the guard went back to the first epoch, which was healthy
+        "kept": ("unclear", 0, 1.4),  # the guard went back to the source
+        "even": ("unclear", 2, 1.8),
+        "harm": ("worse", 2, 1.95),
     }
     for name, ending in endings.items():
-        quick(net, x, task="singlelabel", method="tent", seed=1, run_dir=tmp_path / name)
-        rewrite(tmp_path / name, *ending)
+        quick(net, x, task=task, method="tent", seed=1, run_dir=tmp_path / name)
+        health, epoch, value = ending
+        rewrite(tmp_path / name, health, epoch, sign, value)
     ranked = rank([tmp_path / name for name in endings])
     assert [one.folder.name for one in ranked] == ["best", "back", "good", "even", "kept", "harm"]
     assert [one.health for one in ranked] == ["better"] * 3 + ["unclear"] * 2 + ["worse"]
     assert all(isinstance(one.signals, Signals) for one in ranked)
-    assert [one.signals.information for one in ranked] == [0.7, 0.6, 0.5, 0.8, 0.4, 0.95]
+    assert [getattr(one.signals, sign) for one in ranked] == [1.7, 1.6, 1.5, 1.8, 1.4, 1.95]
     said = CliRunner().invoke(app, ["select", *(str(tmp_path / name) for name in endings)])
     assert said.exit_code == 0
     assert [said.output.index(name) for name in ("best", "back", "good")] == sorted(

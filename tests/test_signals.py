@@ -196,3 +196,14 @@ def test_first_choices_under_saturated_scores_do_not_disagree_with_themselves() 
     """Both are 1 in float32, and logits alone would say which is larger."""
     z = torch.tensor([[200.0, 201.0], [201.0, 200.0]])
     assert look(Output(z, z), "multilabel").disagreement == 0
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_answers_that_are_not_numbers_are_all_zeros_and_do_no_harm_as_a_reference(task: Any) -> None:
+    good = rows(0, 40)
+    broken = Output(good.features, good.logits.index_fill(0, torch.tensor([3]), math.nan))
+    assert look(broken, task, good) == Signals(*[0] * len(Signals._fields))
+    found = look(good, task, broken)
+    assert all(map(math.isfinite, found))
+    assert found.backward_smoothness == 0
+    assert found.smoothness == look(good, task).smoothness != 0

@@ -163,3 +163,24 @@ def test_a_look_with_dropout_turns_on_dropout_alone(x: Tensor) -> None:
     assert not torch.allclose(quiet.logits, noisy)
     assert state.classifier.model[0].passes == 0
     torch.testing.assert_close(state.teacher(x[:20]).logits, quiet.logits)
+
+
+class DropPathBlock(nn.Module):
+    """Like dropout by its name and rate, with a norm layer inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop_prob = 0.5
+        self.bn = nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bn(x) * (torch.rand(len(x), 1) > self.drop_prob if self.training else 1)
+
+
+def test_a_look_with_dropout_leaves_norm_layers_inside_it_alone(x: Tensor) -> None:
+    state = make(nn.Sequential(DropPathBlock(), nn.Linear(8, 3)).eval(), x)  # type: ignore[arg-type]
+    before = weights(state.classifier.model)
+    quiet, noisy = state.deployed(torch.arange(20))
+    assert not torch.allclose(quiet.logits, noisy)
+    assert all(torch.equal(before[name], now) for name, now in weights(state.classifier.model).items())
+    torch.testing.assert_close(state.classifier(x[:20]).logits, quiet.logits)  # dropout is off again

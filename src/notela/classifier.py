@@ -134,7 +134,7 @@ class Classifier:
         keep no state, as other layers may in training mode, so that a pass leaves the model as it is."""
         self.set_mode(noise=False, batch_statistics=False)
         for module in self._dropping:
-            module.train()
+            module.training = True  # and not what is inside it
         self._noise = True
         return bool(self._dropping or self.added_dropout)
 

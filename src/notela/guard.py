@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from notela.errors import NotelaError
 from notela.signals import Look, Signals, Watch, read
 from notela.state import State
 from notela.statistics import SHARES, layers_of, reestimate
@@ -68,23 +69,20 @@ def compare(before: Signals, now: Signals, task: Task) -> tuple[Health, str]:
         )
     rise = score(now, task) - score(before, task)
     health: Health = "worse" if rise < -CLEAR else "better" if rise >= CLEAR else "unclear"
+    how = {"worse": "less well", "better": "better", "unclear": "about as well"}[health]
     if task == "singlelabel":
-        how = {"worse": "less to do", "better": "more to do", "unclear": "about as much to do"}[health]
-        return health, (
-            f"answers to similar items have {how} with each other (the same answer beyond chance "
-            f"{before.agreement:.0%} before, {now.agreement:.0%} now; information {before.information:.2f} nats and "
-            f"{now.information:.2f}; correlation of scores {before.smoothness:.2f} and {now.smoothness:.2f}, of the "
-            f"scores before {before.backward_smoothness:.2f} and {now.backward_smoothness:.2f})"
+        numbers = (
+            f"the same answer beyond chance {before.agreement:.0%} before, {now.agreement:.0%} now; information "
+            f"{before.information:.2f} nats and {now.information:.2f}; correlation of their scores "
+            f"{before.smoothness:.2f} and {now.smoothness:.2f}; of the scores that they had before, "
+            f"{before.backward_smoothness:.2f} and {now.backward_smoothness:.2f}"
         )
-    how = {
-        "worse": "became less varied, or less alike for similar items",
-        "better": "became more varied, or more alike for similar items",
-        "unclear": "are about as varied, and as alike for similar items, as before",
-    }[health]
-    return health, (
-        f"answers {how} (effective rank {before.rank:.1f} before, {now.rank:.1f} now; correlation of similar items' "
-        f"scores {before.forward_smoothness:.2f} and {now.forward_smoothness:.2f})"
-    )
+    else:
+        numbers = (
+            f"correlation of their scores {before.forward_smoothness:.2f} before, {now.forward_smoothness:.2f} now; "
+            f"effective rank of all answers {before.rank:.1f} and {now.rank:.1f}"
+        )
+    return health, f"answers fit {how} to which items are similar ({numbers})"
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,8 @@ _SAID: dict[Health, str] = {
 
 
 class References(NamedTuple):
-    """What a run's epochs are held against."""
+    """What a run's epochs are held against. Where a guard only watches statistics that were asked for by name, nobody
+    looks at the start, and it is said to be the source."""
 
     source: Signals
     """Of the source, beside itself."""
@@ -182,10 +181,12 @@ class Guard:
             share, start = self._try_statistics()
         elif share and self._acts:
             start = self._watch.look()
-        state.banks["looks"] = torch.tensor([read(source, source), read(start, source), read(start, start)])
-        state.banks["share"] = torch.tensor(share)
+        looks = [read(source, source)] * 3
         if start is not source:
+            looks[1:] = read(start, source), read(start, start)
             state.banks |= {f"{_START}{name}": part for name, part in start._asdict().items()}
+        state.banks["looks"] = torch.tensor(looks)
+        state.banks["share"] = torch.tensor(share)
         if self._acts:
             state.keep(self._moving())
 
@@ -259,7 +260,10 @@ class Guard:
         return verdict(self._references(), history, self._state.task, kept, float(self._state.banks["share"]))
 
     def _references(self) -> References:
-        return References(*(Signals(*look) for look in self._state.banks["looks"].tolist()))
+        looks = self._state.banks["looks"].tolist()
+        if len(looks) != len(References._fields) or len(looks[0]) != len(Signals._fields):
+            raise NotelaError("this run was begun by an older notela, which read other signs; begin it in a new folder")
+        return References(*(Signals(*look) for look in looks))
 
 
 def _copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

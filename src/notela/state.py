@@ -100,6 +100,7 @@ class State:
                 self.classifier.set_mode(noise=False, batch_statistics=False)
                 quiet.append(self.classifier(x))
                 noisy.append(self.classifier(x).logits if self.classifier.set_dropout() else quiet[-1].logits)
+        self.classifier.set_mode(noise=False, batch_statistics=False)
         features, logits = (torch.cat(part) for part in zip(*quiet, strict=True))
         return Output(features, logits), torch.cat(noisy)
 

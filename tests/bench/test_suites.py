@@ -135,7 +135,7 @@ def test_a_mix_that_there_is_not_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["digits", "digits-multi"])
 def test_a_weaker_corruption_is_part_of_the_way(name: str) -> None:
-    """Contrast, without its noise, is linear: half of it leaves images half-way."""
+    """Corruptions are laid over the clean image, so half of one is half-way."""
     whole, half, least = (find(f"{name}?strength={share}") for share in (100, 50, 1))
     assert (whole.name, half.name) == (name, f"{name}-50")
     assert "at 50 % of their strength" in half.protocol

@@ -351,3 +351,12 @@ def test_the_papers_methods_come_first_and_grids_are_small() -> None:
     assert len(methods.grid("lame")) == 3, "no policy makes a difference where nothing moves"
     for name, settings in own.items():
         assert methods.preset(name, "image").method in settings
+
+
+def test_lame_is_as_steady_as_a_model_without_dropout(x: Tensor, quick: Quick) -> None:
+    """Both passes are corrected, the one with dropout too."""
+    bare = nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 3)).eval()
+    result = quick(bare, x, task="singlelabel", method=LAME(k=4, lambda_=5.0), epochs=1)
+    plain, corrected = (notela.predict(bare, x, task="singlelabel", method=m) for m in (None, LAME(k=4, lambda_=5.0)))
+    assert (plain.argmax(1) != corrected.argmax(1)).any()
+    assert result.history[-1]["signals"]["disagreement"] == 0
