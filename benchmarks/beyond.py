@@ -124,8 +124,13 @@ def records(bed: Bed) -> Iterator[tuple[str, str, dict[str, Any]]]:
             preset = bed.results.chosen[method]
             for seed in range(bed.results.protocol.seeds_of(domain)):
                 record = bed.results.record(domain, method, preset, seed)
-                if record is not None and "signals" in record:
+                if record is not None and is_read(record):
                     yield domain, method, record
+
+
+def is_read(record: dict[str, Any]) -> bool:
+    """Whether a record has the signs that are read today: an older notela's has others."""
+    return "signals" in record and set(record["signals"][0]) == set(Signals._fields)
 
 
 def decisions(every: list[Bed]) -> list[str]:
@@ -151,7 +156,8 @@ def decisions(every: list[Bed]) -> list[str]:
         "## What auto decided",
         "",
         "Runs by whose statistics training began with, and by the epoch that was kept (none: the statistics alone, "
-        "where they are better than the source's, else the source).",
+        "where they were taken, else the source). Here and below, beds are left out whose records are of an older "
+        "notela, which read other signs.",
         "",
         *table(["bed", *columns], rows),
     ]

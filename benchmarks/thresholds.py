@@ -114,9 +114,7 @@ def main() -> None:
                 assert result.source is not None
                 assert result.evaluation is not None
                 change = 100 * (result.evaluation[suite.metrics[0]] - result.source[suite.metrics[0]])
-                second = 100 * (result.evaluation[suite.metrics[:2][-1]] - result.source[suite.metrics[:2][-1]])
-                record = {"code": codes[title], "suite": reference, "domain": name, "settings": title}
-                record |= {"change": change, "second": second}
+                record = {"code": codes[title], "suite": reference, "domain": name, "settings": title, "change": change}
                 record |= {"before": result.verdict.before, "after": result.verdict.after}
                 lines.append(record)
                 kept.append(record)
@@ -132,7 +130,7 @@ def show(records: list[dict]) -> None:
     """What is said of runs in each suite: all of them by their change, and the share of harmful ones that is caught and
     of helpful ones that is refused, by each rule alone too."""
     rules: dict[str, Callable[[Signals, Signals, Task], bool]] = {
-        "both": lambda before, after, task: compare(before, after, task)[0] == "worse",
+        "verdict": lambda before, after, task: compare(before, after, task)[0] == "worse",
         "score": lambda before, after, task: score(after, task) < score(before, task) - CLEAR,
         "classes": lambda before, after, _: collapsed(before, after),
     }
