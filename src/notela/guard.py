@@ -23,8 +23,8 @@ from notela.state import State
 from notela.statistics import SHARES, layers_of, reestimate
 from notela.task import Task
 
-BACKWARD, FORWARD = 2.0, 1.5
-"""Weights of backward and forward smoothness in the score."""
+SMOOTH, FORWARD = 2.0, 1.5
+"""Weights of smoothness and of forward smoothness in the score."""
 CLEAR = 0.02
 """A score that fell by more is a sign of harm, one that rose by as much a sign of help."""
 COLLAPSE = 0.6
@@ -39,12 +39,12 @@ Health = Literal["better", "unclear", "worse"]
 def score(signals: Signals, task: Task) -> float:
     """How well answers fit to who is similar, with a term that falls if all items get the same answer.
 
-    Where items have one class each, that is information between neighbours, how smooth answers are, and how smooth the
-    earlier ones are in the features of now. Where they have several or none, first choices say little: it is the
-    effective rank of the answers, and how smooth they are in the features of before.
+    Where items have one class each, that is information between neighbours, and how smooth answers are. Where they have
+    several or none, first choices say little: it is the effective rank of the answers, and how smooth they are in the
+    features of before.
     """
     if task == "singlelabel":
-        return signals.information + signals.smoothness + BACKWARD * signals.backward_smoothness
+        return signals.information + SMOOTH * signals.smoothness
     return math.log(max(signals.rank, 1.0)) + FORWARD * signals.forward_smoothness
 
 
@@ -74,8 +74,7 @@ def compare(before: Signals, now: Signals, task: Task) -> tuple[Health, str]:
         numbers = (
             f"the same answer beyond chance {before.agreement:.0%} before, {now.agreement:.0%} now; information "
             f"{before.information:.2f} nats and {now.information:.2f}; correlation of their scores "
-            f"{before.smoothness:.2f} and {now.smoothness:.2f}; of the scores that they had before, "
-            f"{before.backward_smoothness:.2f} and {now.backward_smoothness:.2f}"
+            f"{before.smoothness:.2f} and {now.smoothness:.2f}"
         )
     else:
         numbers = (
