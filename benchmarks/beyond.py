@@ -14,6 +14,7 @@ worst case, what auto decided, how often the verdict on a run was right, and wha
 
 from __future__ import annotations
 
+import math
 import sys
 from bisect import bisect
 from collections import Counter, defaultdict
@@ -124,13 +125,19 @@ def records(bed: Bed) -> Iterator[tuple[str, str, dict[str, Any]]]:
             preset = bed.results.chosen[method]
             for seed in range(bed.results.protocol.seeds_of(domain)):
                 record = bed.results.record(domain, method, preset, seed)
-                if record is not None and is_read(record):
+                if record is not None and is_read(record, bed.results.protocol.task):
                     yield domain, method, record
 
 
-def is_read(record: dict[str, Any]) -> bool:
-    """Whether a record has the signs that are read today: an older notela's has others."""
-    return "signals" in record and set(record["signals"][0]) == set(Signals._fields)
+def is_read(record: dict[str, Any], task: Task) -> bool:
+    """Whether a record has the signs that the verdict reads today."""
+    return "signals" in record and not math.isnan(score(look(record, 0), task))
+
+
+def look(record: dict[str, Any], which: int) -> Signals:
+    """What was seen of a run: 0 of its source, then of each epoch, -1 of its result. NaN is for signs that an older
+    notela did not read yet."""
+    return Signals(**dict.fromkeys(Signals._fields, math.nan) | record["signals"][which])
 
 
 def decisions(every: list[Bed]) -> list[str]:
@@ -156,8 +163,8 @@ def decisions(every: list[Bed]) -> list[str]:
         "## What auto decided",
         "",
         "Runs by whose statistics training began with, and by the epoch that was kept (none: the statistics alone, "
-        "where they were taken, else the source). Here and below, beds are left out whose records are of an older "
-        "notela, which read other signs.",
+        "where they were taken, else the source). Here and below, runs are left out that an older notela did not look "
+        "at as the verdict does today.",
         "",
         *table(["bed", *columns], rows),
     ]
@@ -194,7 +201,7 @@ def watched(bed: Bed) -> Iterator[Run]:
                 100 * record["evaluation"][metric][-1] - bed.results.source(domain, metric) for metric in bed.metrics
             ]
             task = bed.results.protocol.task
-            yield Run(bed.name, task, changes, *(Signals(**record["signals"][which]) for which in (0, -1)))
+            yield Run(bed.name, task, changes, look(record, 0), look(record, -1))
 
 
 def by_bed(runs: list[Run]) -> dict[str, list[Run]]:
@@ -255,6 +262,14 @@ SIGNS: dict[str, Callable[[Signals], float]] = {
 }
 
 
+def area(helped: list[bool], rises: list[float]) -> str:
+    """Under the ROC curve, of the runs where the sign was read."""
+    known = [(truth, rise) for truth, rise in zip(helped, rises, strict=True) if not math.isnan(rise)]
+    if len({truth for truth, _ in known}) < 2:
+        return "–"
+    return f"{roc_auc_score(*zip(*known, strict=True)):.2f}"
+
+
 def signs(runs: list[Run], bad: list[Run]) -> list[str]:
     """How well each sign alone tells runs that helped from runs that hurt."""
     beds_alone = by_bed(runs)
@@ -267,15 +282,15 @@ def signs(runs: list[Run], bad: list[Run]) -> list[str]:
                 continue
             rises = [[score(run.after, run.task) - score(run.before, run.task) for run in clear]]
             rises += [[sign(run.after) - sign(run.before) for run in clear] for sign in SIGNS.values()]
-            areas = [roc_auc_score(helped, rise) for rise in rises]
             counts = f"{len(clear) - sum(helped)} / {sum(helped)}"
-            rows.append([name, ("first", "second")[which], counts, *(f"{area:.2f}" for area in areas)])
+            rows.append([name, ("first", "second")[which], counts, *(area(helped, rise) for rise in rises)])
     return [
         "## Each sign alone",
         "",
         "How often a sign rises more in a run that helped than in one that hurt (area under the ROC curve: 1 always, "
         "0.5 by chance, 0 never), by the first or second metric. Beds without one or the other are left out; the last "
-        "rows put runs of different beds together, whose signs have different scales.",
+        "rows put runs of different beds together, whose signs have different scales. Runs where an older notela did "
+        "not read a sign are left out of its column.",
         "",
         *table(["bed", "metric", "hurt / helped", "score", *SIGNS], rows),
     ]
