@@ -34,8 +34,8 @@ class Signals(NamedTuple):
     """Correlation of a class's probability with that of similar rows, beyond chance (Moran's I, the model's own graph),
     mean over classes by how much they are predicted."""
     backward_smoothness: float
-    """The same of the reference's probabilities, on the model's own graph. A model can make its answers as smooth as it
-    likes; the reference's stay what they are, and have less to do with who is similar if features become worse."""
+    """The same of the reference's probabilities, on the model's own graph: they have less to do with who is similar if
+    features become worse, and also if features become better than the reference's answers were."""
     forward_smoothness: float
     """The same of the model's probabilities, on the reference's graph: who is similar is said by features that no
     training touched."""
