@@ -1,4 +1,4 @@
-"""What the thresholds of `notela.guard` were chosen on: settings, good and bad, on the validation domains of five
+"""What the thresholds of `notela.guard` were chosen on: settings, good and bad, on the validation domains of four
 suites (three of them at three strengths of their corruptions), with the signals and the truth of each run.
 
     python benchmarks/thresholds.py results/beyond/thresholds.jsonl          # hours; stop it at will, it goes on
@@ -37,7 +37,6 @@ SUITES = {
     **{f"digits?mix=skewed&strength={share}": "image" for share in (100, 65, 35)},
     **{f"digits-multi?strength={share}": "audio-multilabel" for share in (100, 65, 35)},
     "aviary": "audio-multilabel",
-    "aviary-single": "audio-singlelabel",
 }
 MARGIN = 1.0
 """Points that make a run helpful or harmful."""

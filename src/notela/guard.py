@@ -3,8 +3,8 @@
 No single sign is safe: predictions spread over more classes where a collapsed model recovers, and where a good one
 forgets that few classes occur; neighbours agree more where a model learns, and where all of it becomes one class. So
 several are added up (see `score`). Weights and thresholds were chosen on the validation parts of the suites `digits`
-(balanced and skewed), `digits-multi`, each also with weaker corruptions, `aviary` and `aviary-single`
-(`benchmarks/thresholds.py`).
+(balanced and skewed) and `digits-multi`, each also with weaker corruptions, and `aviary` (`benchmarks/thresholds.py`);
+what a look at other beds had to do with it is told in `results/README.md`.
 """
 
 from __future__ import annotations
