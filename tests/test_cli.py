@@ -46,7 +46,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         (["bench", "digits", "--gpus", "1"], "address and gpus are for --engine ray"),
         (["bench", "digits", "--methods", "tent,tint"], "method='tint' is not one of"),
         (["bench", "digits", "--set", "images"], "'images' is not of the form NAME=VALUE"),
-        (["bench", "digits-multi", "--data", "x"], "the suite digits-multi has no option 'data'; it takes none"),
+        (["bench", "digits-multi", "--data", "x"], "the suite digits-multi has no option 'data'; it takes strength"),
         (["bench", "cifar10c", "--trials", "3"], "cifar10c has no validation domains"),
         (["bench", "cifar10c", "--data", "nowhere"], "nowhere/resnet20.pt does not exist: put the one from"),
         (["bench", "ponds.toml", "--set", "images=3"], "ponds.toml takes no options"),

@@ -73,7 +73,7 @@ def small_network(classes: int) -> Callable[..., nn.Module]:
         ("cifar10c?severity=1,", "severity='' is not one of"),
         ("cifar10c?corruptions=mist", "corruptions='mist' is not one of 'gaussian_noise'"),
         ("cifar10c?network=vgg", "network='vgg' is not one of 'resnet20'"),
-        ("digits-multi?seed=3", "the suite digits-multi has no option 'seed'; it takes none"),
+        ("digits-multi?seed=3", "the suite digits-multi has no option 'seed'; it takes strength"),
         ("visda?part=train", "part='train' is not one of 'validation', 'test'"),
         ("visda?images=-1", "images=-1 must be"),
         ("office-home?source=art", "source='art' is not one of 'Art'"),

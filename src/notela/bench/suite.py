@@ -201,8 +201,7 @@ def _options(name: str, query: str) -> dict[str, Any]:
     kinds = {key: kind for key, kind in get_type_hints(_maker(name)).items() if key != "return"}
     given = dict(parse_qsl(query, keep_blank_values=True))
     for key in given.keys() - kinds.keys():
-        known = f"it takes {', '.join(kinds)}" if kinds else "it takes none"
-        raise NotelaError(f"the suite {name} has no option {key!r}; {known}")
+        raise NotelaError(f"the suite {name} has no option {key!r}; it takes {', '.join(kinds)}")
     for key, value in given.items():
         if kinds[key] is int and not value.removeprefix("-").isdecimal():
             raise NotelaError(f"{key}={value!r} of {name} is not a whole number")
