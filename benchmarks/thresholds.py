@@ -12,9 +12,12 @@ not touched.
 from __future__ import annotations
 
 import argparse
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,7 @@ SUITES = {
 }
 MARGIN = 1.0
 """Points that make a run helpful or harmful."""
+LOSSES = (-100, -5, -3, -MARGIN)
 
 
 def settings(kind: str) -> dict[str, Preset]:
@@ -125,14 +129,30 @@ def task_of(record: dict[str, Any]) -> Task:
     return "multilabel" if SUITES[record["suite"]] == "audio-multilabel" else "singlelabel"
 
 
+def backward(before: Signals, after: Signals, task: Task, most: float = math.inf) -> bool:
+    """What was given up where items have one class: a score of information + smoothness + 2 · backward smoothness. Of
+    the last one's fall, no more than `most` counts."""
+    if task == "multilabel":
+        return compare(before, after, task)[0] == "worse"
+    rises = (after[i] - before[i] for i in map(Signals._fields.index, ("information", "smoothness")))
+    fell = before.backward_smoothness - after.backward_smoothness
+    return collapsed(before, after) or sum(rises) - 2 * min(fell, most) < -CLEAR
+
+
+Rule = Callable[[Signals, Signals, Task], bool]
+RULES: dict[str, Rule] = {
+    "verdict": lambda before, after, task: compare(before, after, task)[0] == "worse",
+    "score": lambda before, after, task: score(after, task) < score(before, task) - CLEAR,
+    "classes": lambda before, after, _: collapsed(before, after),
+    "backward": backward,
+    "backward to 0.05": partial(backward, most=0.05),
+}
+KINDS = {"singlelabel": "one class", "multilabel": "several classes"}
+
+
 def show(records: list[dict]) -> None:
     """What is said of runs in each suite: all of them by their change, and the share of harmful ones that is caught and
-    of helpful ones that is refused, by each rule alone too."""
-    rules: dict[str, Callable[[Signals, Signals, Task], bool]] = {
-        "verdict": lambda before, after, task: compare(before, after, task)[0] == "worse",
-        "score": lambda before, after, task: score(after, task) < score(before, task) - CLEAR,
-        "classes": lambda before, after, _: collapsed(before, after),
-    }
+    of helpful ones that is refused, by each rule alone and by others too."""
     said: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
     caught: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
     for one in records:
@@ -140,24 +160,42 @@ def show(records: list[dict]) -> None:
             continue
         before, after = (Signals(**one[when]) for when in ("before", "after"))
         truth = "helped" if one["change"] > MARGIN else "hurt" if one["change"] < -MARGIN else "neither"
-        for suite in (one["suite"], "all"):
+        for suite in (one["suite"], KINDS[task_of(one)], "all"):
             said[suite][truth, compare(before, after, task_of(one))[0]] += 1
-            for rule, worse in rules.items():
+            for rule, worse in RULES.items():
                 caught[suite][truth, rule] += worse(before, after, task_of(one))
     print("\nhelped, neither, hurt: better / unclear / worse; by rule: caught, refused\n")
-    print("| suite | helped | neither | hurt |" + "".join(f" {rule} |" for rule in rules))
-    print("|---|" + "---:|" * (3 + len(rules)))
-    for suite, count in sorted(said.items(), key=lambda item: item[0] == "all"):
+    print("| suite | helped | neither | hurt |" + "".join(f" {rule} |" for rule in RULES))
+    print("|---|" + "---:|" * (3 + len(RULES)))
+    for suite, count in sorted(said.items(), key=lambda item: (item[0] == "all", item[0] in KINDS.values())):
         numbers = {t: [count[t, h] for h in ("better", "unclear", "worse")] for t in ("helped", "neither", "hurt")}
         cells = [" / ".join(map(str, each)) for each in numbers.values()]
-        for rule in rules:
+        for rule in RULES:
             shares = [
                 f"{100 * caught[suite][truth, rule] / sum(numbers[truth]):.0f} %" if sum(numbers[truth]) else "–"
                 for truth in ("hurt", "helped")
             ]
             cells.append(", ".join(shares))
         print(f"| {suite} | " + " | ".join(cells) + " |")
+    show_sizes(records)
     show_statistics(records)
+
+
+def show_sizes(records: list[dict]) -> None:
+    """How many losses of a size are called worse."""
+    print("\nlosses in points, and how many of them are called worse\n")
+    print(f"| points |{''.join(f' {kind}: runs | {kind}: worse |' for kind in KINDS.values())}")
+    print("|---|" + "---:|" * 2 * len(KINDS))
+    for least, most in pairwise(LOSSES):
+        cells = []
+        for task in KINDS:
+            said = [
+                RULES["verdict"](Signals(**one["before"]), Signals(**one["after"]), task_of(one))
+                for one in records
+                if one["settings"] != "auto" and task_of(one) == task and least <= one["change"] < most
+            ]
+            cells += [str(len(said)), f"{100 * sum(said) / len(said):.0f} %" if said else "–"]
+        print(f"| {least:g} to {most:g} | {' | '.join(cells)} |")
 
 
 def show_statistics(records: list[dict]) -> None:
