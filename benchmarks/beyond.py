@@ -28,7 +28,7 @@ from sklearn.metrics import roc_auc_score
 
 from notela.bench.plan import SOURCE, SUPERVISED, is_guarded
 from notela.bench.results import METRIC_TITLES, TITLES, Results, title
-from notela.guard import compare, score
+from notela.guard import compare, rise
 from notela.signals import Signals
 from notela.task import Task
 
@@ -131,7 +131,7 @@ def records(bed: Bed) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def is_read(record: dict[str, Any], task: Task) -> bool:
     """Whether a record has the signs that the verdict reads today."""
-    return "signals" in record and not math.isnan(score(look(record, 0), task))
+    return "signals" in record and not math.isnan(rise(look(record, 0), look(record, -1), task))
 
 
 def look(record: dict[str, Any], which: int) -> Signals:
@@ -280,7 +280,7 @@ def signs(runs: list[Run], bad: list[Run]) -> list[str]:
             helped = [truth(run.changes[which]) == "helped" for run in clear]
             if len(set(helped)) < 2:
                 continue
-            rises = [[score(run.after, run.task) - score(run.before, run.task) for run in clear]]
+            rises = [[rise(run.before, run.after, run.task) for run in clear]]
             rises += [[sign(run.after) - sign(run.before) for run in clear] for sign in SIGNS.values()]
             counts = f"{len(clear) - sum(helped)} / {sum(helped)}"
             rows.append([name, ("first", "second")[which], counts, *(area(helped, rise) for rise in rises)])

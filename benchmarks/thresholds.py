@@ -12,11 +12,9 @@ not touched.
 from __future__ import annotations
 
 import argparse
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ import notela
 from notela import methods
 from notela.bench.plan import code_version, is_guarded
 from notela.bench.suite import Loaded, find
-from notela.guard import CLEAR, collapsed, compare, score
+from notela.guard import CLEAR, SCALE, collapsed, compare, rise
 from notela.lines import Lines
 from notela.methods import Preset
 from notela.metrics import as_array
@@ -129,23 +127,29 @@ def task_of(record: dict[str, Any]) -> Task:
     return "multilabel" if SUITES[record["suite"]] == "audio-multilabel" else "singlelabel"
 
 
-def backward(before: Signals, after: Signals, task: Task, most: float = math.inf) -> bool:
-    """What was given up where items have one class: a score of information + smoothness + 2 · backward smoothness. Of
-    the last one's fall, no more than `most` counts."""
-    if task == "multilabel":
-        return compare(before, after, task)[0] == "worse"
-    rises = (after[i] - before[i] for i in map(Signals._fields.index, ("information", "smoothness")))
-    fell = before.backward_smoothness - after.backward_smoothness
-    return collapsed(before, after) or sum(rises) - 2 * min(fell, most) < -CLEAR
-
-
 Rule = Callable[[Signals, Signals, Task], bool]
+
+
+def instead(score: Callable[[Signals], float]) -> Rule:
+    """What the verdict would be with another score where items have one class."""
+
+    def worse(before: Signals, after: Signals, task: Task) -> bool:
+        if task == "multilabel":
+            return RULES["verdict"](before, after, task)
+        return collapsed(before, after) or score(after) < score(before) - CLEAR
+
+    return worse
+
+
 RULES: dict[str, Rule] = {
     "verdict": lambda before, after, task: compare(before, after, task)[0] == "worse",
-    "score": lambda before, after, task: score(after, task) < score(before, task) - CLEAR,
+    "score": lambda before, after, task: rise(before, after, task) < -CLEAR,
     "classes": lambda before, after, _: collapsed(before, after),
-    "backward": backward,
-    "backward to 0.05": partial(backward, most=0.05),
+    "backward without limit": instead(lambda s: SCALE * (s.agreement + s.backward_smoothness)),
+    "information + 2 · smoothness": instead(lambda s: s.information + 2 * s.smoothness),
+    "information + smoothness + 2 · backward": instead(
+        lambda s: s.information + s.smoothness + 2 * s.backward_smoothness
+    ),
 }
 KINDS = {"singlelabel": "one class", "multilabel": "several classes"}
 
@@ -206,8 +210,8 @@ def show_statistics(records: list[dict]) -> None:
     for one in records:
         before, after = (Signals(**one[when]) for when in ("before", "after"))
         where = f"{one['suite']}: {one['domain']}"
-        rise = score(after, task_of(one)) - score(before, task_of(one))
-        rows[where][one["settings"]] = f"{one['change']:+.1f} ({rise:+.2f})"
+        rose = rise(before, after, task_of(one))
+        rows[where][one["settings"]] = f"{one['change']:+.1f} ({rose:+.2f})"
     print("\npoints of the first metric, and by how much the score rose\n")
     print(f"| domain | {' | '.join(columns)} |")
     print("|---|" + "---:|" * len(columns))

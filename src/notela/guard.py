@@ -2,7 +2,7 @@
 
 No single sign is safe: predictions spread over more classes where a collapsed model recovers, and where a good one
 forgets that few classes occur; neighbours agree more where a model learns, and where all of it becomes one class. So
-several are added up (see `score`). Weights and thresholds were chosen on the validation parts of the suites `digits`
+several are added up (see `rise`). Weights and thresholds were chosen on the validation parts of the suites `digits`
 (balanced and skewed) and `digits-multi`, each also with weaker corruptions, and `aviary` (`benchmarks/thresholds.py`);
 what a look at other beds had to do with it is told in `results/README.md`.
 """
@@ -23,10 +23,16 @@ from notela.state import State
 from notela.statistics import SHARES, layers_of, reestimate
 from notela.task import Task
 
-SMOOTH, FORWARD = 2.0, 1.5
-"""Weights of smoothness and of forward smoothness in the score."""
+BACKWARD = 0.05
+"""Of a fall of backward smoothness, no more than this counts."""
+SCALE, FORWARD = 2.0, 1.5
+"""Weights in the score: of both signs where items have one class, and of forward smoothness where they have several."""
 CLEAR = 0.02
 """A score that fell by more is a sign of harm, one that rose by as much a sign of help."""
+DOUBT = 0.1
+"""Where items have several classes or none, a run that is guarded begins with half-way statistics unless the score
+falls by more: most of such an item is the place, not its classes. Where each has one, statistics follow the mix of
+classes too, and must be better. (On every validation domain they are better: this is not chosen there.)"""
 COLLAPSE = 0.6
 """Share of the effective number of classes below which predictions have collapsed: there is no way back from there by
 further epochs."""
@@ -36,16 +42,20 @@ _START = "start/"
 Health = Literal["better", "unclear", "worse"]
 
 
-def score(signals: Signals, task: Task) -> float:
-    """How well answers fit to who is similar, with a term that falls if all items get the same answer.
+def rise(before: Signals, now: Signals, task: Task) -> float:
+    """By how much the score rose: how well answers fit to who is similar, with a part that falls if all items get the
+    same answer.
 
-    Where items have one class each, that is information between neighbours, and how smooth answers are. Where they have
-    several or none, first choices say little: it is the effective rank of the answers, and how smooth they are in the
-    features of before.
+    Where items have one class each, it is how often similar items agree, and how well the answers of before fit to who
+    is similar now. Those fit less if features become worse, and also if features become better than the answers were:
+    only a small fall counts, as agreement tells the two apart. Where items have several classes or none, first choices
+    say little: it is the effective rank of the answers, and how smooth they are in the features of before.
     """
     if task == "singlelabel":
-        return signals.information + SMOOTH * signals.smoothness
-    return math.log(max(signals.rank, 1.0)) + FORWARD * signals.forward_smoothness
+        backward = now.backward_smoothness - before.backward_smoothness
+        return SCALE * (now.agreement - before.agreement + max(backward, -BACKWARD))
+    smooth = now.forward_smoothness - before.forward_smoothness
+    return math.log(max(now.rank, 1.0) / max(before.rank, 1.0)) + FORWARD * smooth
 
 
 def collapsed(before: Signals, now: Signals) -> bool:
@@ -53,11 +63,16 @@ def collapsed(before: Signals, now: Signals) -> bool:
     return now.classes < COLLAPSE * before.classes
 
 
+def in_doubt(before: Signals, now: Signals, task: Task) -> bool:
+    """Whether a run may begin with statistics that are not better."""
+    return task == "multilabel" and not collapsed(before, now) and rise(before, now, task) >= -DOUBT
+
+
 def compare(before: Signals, now: Signals, task: Task) -> tuple[Health, str]:
     """Whether a model became better, and the reason in words.
 
     >>> good = Signals(0.5, 0.6, 0.6, 0.6, classes=8.0, mix=0.0, agreement=0.7, positives=1.0, rank=6.0, disagreement=0)
-    >>> better, fewer = good._replace(information=0.6), good._replace(classes=2.0)
+    >>> better, fewer = good._replace(agreement=0.8), good._replace(classes=2.0)
     >>> compare(good, better, "singlelabel")[0], compare(good, fewer, "singlelabel")[0]
     ('better', 'worse')
     """
@@ -67,14 +82,13 @@ def compare(before: Signals, now: Signals, task: Task) -> tuple[Health, str]:
         return "worse", (
             f"its predictions fell into fewer classes (effectively {before.classes:.1f} before, {now.classes:.1f} now)"
         )
-    rise = score(now, task) - score(before, task)
-    health: Health = "worse" if rise < -CLEAR else "better" if rise >= CLEAR else "unclear"
+    rose = rise(before, now, task)
+    health: Health = "worse" if rose < -CLEAR else "better" if rose >= CLEAR else "unclear"
     how = {"worse": "less well", "better": "better", "unclear": "about as well"}[health]
     if task == "singlelabel":
         numbers = (
-            f"the same answer beyond chance {before.agreement:.0%} before, {now.agreement:.0%} now; information "
-            f"{before.information:.2f} nats and {now.information:.2f}; correlation of their scores "
-            f"{before.smoothness:.2f} and {now.smoothness:.2f}"
+            f"the same answer beyond chance {before.agreement:.0%} before, {now.agreement:.0%} now; correlation of the "
+            f"answers of before {before.backward_smoothness:.2f} and {now.backward_smoothness:.2f}"
         )
     else:
         numbers = (
@@ -176,8 +190,12 @@ class Guard:
         state, statistics = self._state, self._state.preset.statistics
         source = start = self._watch.source
         share = SHARES.get(statistics, 0.0) if layers_of(state.classifier) else 0.0
+        if self._acts:
+            state.keep(self._moving())
         if statistics == "auto":
             share, start = self._try_statistics()
+            if self._acts and share:
+                state.keep(self._moving())
         elif share and self._acts:
             start = self._watch.look()
         looks = [read(source, source)] * 3
@@ -186,8 +204,6 @@ class Guard:
             state.banks |= {f"{_START}{name}": part for name, part in start._asdict().items()}
         state.banks["looks"] = torch.tensor(looks)
         state.banks["share"] = torch.tensor(share)
-        if self._acts:
-            state.keep(self._moving())
 
     def _compare(self, before: Look, now: Look) -> tuple[Health, str]:
         return compare(read(before, before), read(now, before), self._state.task)
@@ -195,7 +211,10 @@ class Guard:
     def _try_statistics(self) -> tuple[float, Look]:
         """Statistics as far towards the target's as data allow: half-way, if that is better than the source's; all the
         way, if both are better than the source's and the second is not worse than half-way. A change in the mix of
-        classes looks to a norm layer like another camera: there, less is safer, and nothing at all may be best."""
+        classes looks to a norm layer like another camera: there, less is safer, and nothing at all may be best.
+
+        Says the target's share in what comes back if no epoch is kept, and what is seen of that. In doubt, a run begins
+        half-way and yet that is the source."""
         state, source = self._state, self._watch.source
         if not layers_of(state.classifier):
             return 0.0, source
@@ -208,6 +227,12 @@ class Guard:
         half_way, half = _copy(buffers), self._watch.look()
         health, reason = self._compare(source, half)
         if health != "better":
+            if self._acts and in_doubt(read(source, source), read(half, source), state.task):
+                state.note(
+                    f"statistics of norm layers are half-way to the target's, in doubt, and only to begin with: with "
+                    f"them, {reason}"
+                )
+                return 0.0, source
             _set(buffers, as_it_was)
             state.note(f"statistics of norm layers stay the source's: half-way to the target's, {reason}")
             return 0.0, source
@@ -228,7 +253,7 @@ class Guard:
 
     def judge(self) -> dict[str, Any]:
         """The model after an epoch: a part of the epoch's record. Where the guard acts, a healthy one is better than
-        what the run began with, and not worse than the source."""
+        what would come back without it, and not worse than the source."""
         references, now = self._references(), self._watch.look()
         signals = read(now, self._watch.source)
         record: dict[str, Any] = {"signals": signals._asdict()}

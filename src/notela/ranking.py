@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from notela.errors import NotelaError
-from notela.guard import score
+from notela.guard import rise
 from notela.runs import provenance
 from notela.signals import Signals
 
@@ -21,7 +21,7 @@ ORDER = ("better", "unclear", "worse")
 
 @dataclass(frozen=True)
 class Ranked:
-    """A run's place among others: its health, then its score."""
+    """A run's place among others: its health, then by how much its score rose."""
 
     folder: Path
     method: str
@@ -29,12 +29,13 @@ class Ranked:
     epoch: int
     signals: Signals
     """Of the model that it gave."""
-    score: float
+    rise: float
+    """Of the score, against the source."""
 
     @property
     def place(self) -> tuple[int, float]:
         """Smaller is better."""
-        return ORDER.index(self.health), -self.score
+        return ORDER.index(self.health), -self.rise
 
 
 def rank(folders: Sequence[str | os.PathLike[str]]) -> list[Ranked]:
@@ -52,11 +53,11 @@ def rank(folders: Sequence[str | os.PathLike[str]]) -> list[Ranked]:
     for folder, run in zip(folders, runs, strict=True):
         said = run["verdict"]
         try:
-            signals = Signals(**said["after"])
+            before, signals = (Signals(**said[when]) for when in ("before", "after"))
         except (KeyError, TypeError):
             raise NotelaError(f"{folder} was made by an older notela, which read other signs; run it again") from None
-        number = score(signals, run["task"])
-        ranked.append(Ranked(Path(folder), run["settings"]["method"], said["health"], said["epoch"], signals, number))
+        rose = rise(before, signals, run["task"])
+        ranked.append(Ranked(Path(folder), run["settings"]["method"], said["health"], said["epoch"], signals, rose))
     return sorted(ranked, key=lambda one: one.place)
 
 
@@ -76,7 +77,7 @@ def show(folders: Sequence[Path]) -> None:
     root = os.path.commonpath([folder.absolute().parent for folder in folders])
     for one in rank(folders):
         s = one.signals
-        numbers = (f"{one.score:.3f}", f"{s.classes:.1f}", f"{s.mix:.0%}")
+        numbers = (f"{one.rise:+.3f}", f"{s.classes:.1f}", f"{s.mix:.0%}")
         table.add_row(os.path.relpath(one.folder.absolute(), root), one.method, one.health, str(one.epoch), *numbers)
     console = Console()
     console.print(table)
