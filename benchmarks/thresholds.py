@@ -26,7 +26,7 @@ import notela
 from notela import methods
 from notela.bench.plan import code_version, is_guarded
 from notela.bench.suite import Loaded, find
-from notela.guard import CLEAR, SCALE, collapsed, compare, rise
+from notela.guard import BACKWARD, CLEAR, collapsed, compare, rise
 from notela.lines import Lines
 from notela.methods import Preset
 from notela.metrics import as_array
@@ -145,11 +145,9 @@ RULES: dict[str, Rule] = {
     "verdict": lambda before, after, task: compare(before, after, task)[0] == "worse",
     "score": lambda before, after, task: rise(before, after, task) < -CLEAR,
     "classes": lambda before, after, _: collapsed(before, after),
-    "backward without limit": instead(lambda s: SCALE * (s.agreement + s.backward_smoothness)),
+    "backward without limit": instead(lambda s: s.information + s.smoothness + BACKWARD * s.backward_smoothness),
     "information + 2 · smoothness": instead(lambda s: s.information + 2 * s.smoothness),
-    "information + smoothness + 2 · backward": instead(
-        lambda s: s.information + s.smoothness + 2 * s.backward_smoothness
-    ),
+    "agreement + backward": instead(lambda s: 2 * (s.agreement + s.backward_smoothness)),
 }
 KINDS = {"singlelabel": "one class", "multilabel": "several classes"}
 

@@ -22,12 +22,12 @@ Quick = Callable[..., notela.Result]
 def rewrite(folder: Path, health: str, epoch: int, sign: str, value: float) -> None:
     """Another ending for a finished run of two epochs."""
     run = json.loads((folder / "run.json").read_text())
-    after = run["verdict"]["after"] | {"agreement": 1 - value, "rank": 2 - value, sign: value}
+    after = run["verdict"]["after"] | {"information": 1 - value, "rank": 2 - value, sign: value}
     run["verdict"] |= {"health": health, "epoch": epoch, "after": after}
     (folder / "run.json").write_text(json.dumps(run))
 
 
-@pytest.mark.parametrize(("task", "sign"), [("singlelabel", "agreement"), ("multilabel", "rank")])
+@pytest.mark.parametrize(("task", "sign"), [("singlelabel", "information"), ("multilabel", "rank")])
 def test_runs_are_ranked_by_health_then_by_the_score_of_the_model_they_gave(
     task: str, sign: str, net: Net, x: Tensor, quick: Quick, tmp_path: Path
 ) -> None:

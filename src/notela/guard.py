@@ -23,10 +23,10 @@ from notela.state import State
 from notela.statistics import SHARES, layers_of, reestimate
 from notela.task import Task
 
-BACKWARD = 0.05
+BACKWARD, FORWARD = 2.0, 1.5
+"""Weights of backward and of forward smoothness in the score."""
+FALL = 0.05
 """Of a fall of backward smoothness, no more than this counts."""
-SCALE, FORWARD = 2.0, 1.5
-"""Weights in the score: of both signs where items have one class, and of forward smoothness where they have several."""
 CLEAR = 0.02
 """A score that fell by more is a sign of harm, one that rose by as much a sign of help."""
 DOUBT = 0.1
@@ -46,14 +46,16 @@ def rise(before: Signals, now: Signals, task: Task) -> float:
     """By how much the score rose: how well answers fit to who is similar, with a part that falls if all items get the
     same answer.
 
-    Where items have one class each, it is how often similar items agree, and how well the answers of before fit to who
-    is similar now. Those fit less if features become worse, and also if features become better than the answers were:
-    only a small fall counts, as agreement tells the two apart. Where items have several classes or none, first choices
-    say little: it is the effective rank of the answers, and how smooth they are in the features of before.
+    Where items have one class each, it is information between neighbours, how smooth answers are, and how well the
+    answers of before fit to who is similar now. The last fit less if features become worse, and also if features become
+    better than those answers were, so that only a small fall of theirs counts: what else is seen tells the two apart.
+    Where items have several classes or none, first choices say little: it is the effective rank of the answers, and how
+    smooth they are in the features of before.
     """
     if task == "singlelabel":
         backward = now.backward_smoothness - before.backward_smoothness
-        return SCALE * (now.agreement - before.agreement + max(backward, -BACKWARD))
+        own = now.information - before.information + now.smoothness - before.smoothness
+        return own + BACKWARD * max(backward, -FALL)
     smooth = now.forward_smoothness - before.forward_smoothness
     return math.log(max(now.rank, 1.0) / max(before.rank, 1.0)) + FORWARD * smooth
 
@@ -72,7 +74,7 @@ def compare(before: Signals, now: Signals, task: Task) -> tuple[Health, str]:
     """Whether a model became better, and the reason in words.
 
     >>> good = Signals(0.5, 0.6, 0.6, 0.6, classes=8.0, mix=0.0, agreement=0.7, positives=1.0, rank=6.0, disagreement=0)
-    >>> better, fewer = good._replace(agreement=0.8), good._replace(classes=2.0)
+    >>> better, fewer = good._replace(information=0.6), good._replace(classes=2.0)
     >>> compare(good, better, "singlelabel")[0], compare(good, fewer, "singlelabel")[0]
     ('better', 'worse')
     """
@@ -87,8 +89,10 @@ def compare(before: Signals, now: Signals, task: Task) -> tuple[Health, str]:
     how = {"worse": "less well", "better": "better", "unclear": "about as well"}[health]
     if task == "singlelabel":
         numbers = (
-            f"the same answer beyond chance {before.agreement:.0%} before, {now.agreement:.0%} now; correlation of the "
-            f"answers of before {before.backward_smoothness:.2f} and {now.backward_smoothness:.2f}"
+            f"the same answer beyond chance {before.agreement:.0%} before, {now.agreement:.0%} now; information "
+            f"{before.information:.2f} nats and {now.information:.2f}; correlation of their scores "
+            f"{before.smoothness:.2f} and {now.smoothness:.2f}, of those of before {before.backward_smoothness:.2f} "
+            f"and {now.backward_smoothness:.2f}"
         )
     else:
         numbers = (
@@ -213,8 +217,8 @@ class Guard:
         way, if both are better than the source's and the second is not worse than half-way. A change in the mix of
         classes looks to a norm layer like another camera: there, less is safer, and nothing at all may be best.
 
-        Says the target's share in what comes back if no epoch is kept, and what is seen of that. In doubt, a run begins
-        half-way and yet that is the source."""
+        Says the target's share in what comes back if no epoch is kept, and what is seen of the model now: in doubt, a
+        run begins half-way and yet the source comes back."""
         state, source = self._state, self._watch.source
         if not layers_of(state.classifier):
             return 0.0, source
@@ -232,7 +236,7 @@ class Guard:
                     f"statistics of norm layers are half-way to the target's, in doubt, and only to begin with: with "
                     f"them, {reason}"
                 )
-                return 0.0, source
+                return 0.0, half
             _set(buffers, as_it_was)
             state.note(f"statistics of norm layers stay the source's: half-way to the target's, {reason}")
             return 0.0, source
@@ -253,7 +257,7 @@ class Guard:
 
     def judge(self) -> dict[str, Any]:
         """The model after an epoch: a part of the epoch's record. Where the guard acts, a healthy one is better than
-        what would come back without it, and not worse than the source."""
+        what the run began with, and not worse than the source."""
         references, now = self._references(), self._watch.look()
         signals = read(now, self._watch.source)
         record: dict[str, Any] = {"signals": signals._asdict()}
