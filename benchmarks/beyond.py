@@ -131,7 +131,14 @@ def records(bed: Bed) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def is_read(record: dict[str, Any], task: Task) -> bool:
     """Whether a record has the signs that the verdict reads today."""
-    return "signals" in record and not math.isnan(rise(look(record, 0), look(record, -1), task))
+    if "signals" not in record:
+        return False
+    own = (
+        ("information", "smoothness", "backward_smoothness")
+        if task == "singlelabel"
+        else ("rank", "forward_smoothness")
+    )
+    return not any(math.isnan(getattr(look(record, which), sign)) for which in (0, -1) for sign in ("classes", *own))
 
 
 def look(record: dict[str, Any], which: int) -> Signals:
@@ -145,6 +152,7 @@ def decisions(every: list[Bed]) -> list[str]:
     kinds = {
         "stay the source's": "source's statistics",
         "were taken half-way": "half-way",
+        "in doubt": "half-way, in doubt",
         "were taken from the target": "the target's",
     }
     rows = []
@@ -163,8 +171,8 @@ def decisions(every: list[Bed]) -> list[str]:
         "## What auto decided",
         "",
         "Runs by whose statistics training began with, and by the epoch that was kept (none: the statistics alone, "
-        "where they were taken, else the source). Here and below, runs are left out that an older notela did not look "
-        "at as the verdict does today.",
+        "where they were taken without doubt, else the source). Here and below, runs are left out that an older notela "
+        "did not look at as the verdict does today.",
         "",
         *table(["bed", *columns], rows),
     ]
@@ -264,7 +272,7 @@ SIGNS: dict[str, Callable[[Signals], float]] = {
 
 def area(helped: list[bool], rises: list[float]) -> str:
     """Under the ROC curve, of the runs where the sign was read."""
-    known = [(truth, rise) for truth, rise in zip(helped, rises, strict=True) if not math.isnan(rise)]
+    known = [(truth, rose) for truth, rose in zip(helped, rises, strict=True) if not math.isnan(rose)]
     if len({truth for truth, _ in known}) < 2:
         return "–"
     return f"{roc_auc_score(*zip(*known, strict=True)):.2f}"
@@ -283,7 +291,7 @@ def signs(runs: list[Run], bad: list[Run]) -> list[str]:
             rises = [[rise(run.before, run.after, run.task) for run in clear]]
             rises += [[sign(run.after) - sign(run.before) for run in clear] for sign in SIGNS.values()]
             counts = f"{len(clear) - sum(helped)} / {sum(helped)}"
-            rows.append([name, ("first", "second")[which], counts, *(area(helped, rise) for rise in rises)])
+            rows.append([name, ("first", "second")[which], counts, *(area(helped, rose) for rose in rises)])
     return [
         "## Each sign alone",
         "",

@@ -276,29 +276,49 @@ def test_in_doubt_a_run_begins_half_way(fell: float, net: Net, x: Tensor, quick:
     quick(net, x, **settings, statistics="half", guard="watch", evaluator=watcher)
     numbers(-fell, -fell, 0.05, -fell, -fell + 0.01, task="multilabel")  # no look at statistics all the way
     doubtful = quick(net, x, **settings)
-    assert [note for note in doubtful.notes if "half-way to the target's, in doubt, and only to begin with" in note]
+    assert [note for note in doubtful.notes if "half-way to the target's when training began, in doubt" in note]
     assert [epoch["health"] for epoch in doubtful.history].count("better") == 1
     assert (doubtful.verdict.epoch, doubtful.verdict.health) == (2, "better")
     assert equal(weights(doubtful.model), watcher.seen[2])
     assert moved(net, doubtful.model) >= {"bn.running_mean", "bn.running_var", "head.weight"}
 
 
-def test_what_was_begun_in_doubt_ends_no_worse_than_the_source(net: Net, x: Tensor, quick: Quick, numbers: Say) -> None:
+@pytest.mark.parametrize(
+    ("rises", "against"),
+    [
+        ((-0.09, -0.05, -0.03), "the source"),  # both epochs are better than what they began with
+        ((-0.09, -0.05, -0.08), "statistics half-way to the target's, with which it began"),
+    ],
+)
+def test_what_was_begun_in_doubt_ends_no_worse_than_the_source(
+    rises: tuple[float, ...], against: str, net: Net, x: Tensor, quick: Quick, numbers: Say
+) -> None:
     watcher = Watcher()
-    settings = {"task": "multilabel", "method": AUTO, "epochs": 2, "evaluator": watcher}
-    numbers(-0.09, -0.05, -0.03, task="multilabel")  # both epochs are better than what they began with
-    result = quick(net, x, **settings)
+    numbers(*rises, task="multilabel")
+    result = quick(net, x, task="multilabel", method=AUTO, epochs=2, evaluator=watcher)
     assert not torch.equal(watcher.seen[1]["bn.running_mean"], weights(net)["bn.running_mean"])
-    assert [epoch["health"] for epoch in result.history] == ["worse", "worse"]
+    assert "better" not in [epoch["health"] for epoch in result.history]
     assert same(result.model, net)
     assert (result.verdict.epoch, result.verdict.before) == (0, result.verdict.after)
-    assert result.verdict.text.startswith("The result is the model as it was, since by epoch 2")
+    assert result.evaluation == {"number": 3.0}  # that of the source, looked at again
+    assert equal(watcher.seen[3], weights(net))
+    assert result.verdict.text.startswith(f"The result is the model as it was, since by epoch 2, against {against},")
 
 
-def test_what_was_begun_in_doubt_may_end_as_good_as_the_source(net: Net, x: Tensor, quick: Quick, numbers: Say) -> None:
-    numbers(-0.09, -0.05, -0.01, task="multilabel")
+@pytest.mark.parametrize(
+    ("rises", "health"),
+    [
+        ((-0.09, -0.05, -0.01), "unclear"),  # better than what it began with, as good as the source
+        ((0.015, -0.05, 0.03), "better"),  # better than the source, as good as what it began with
+    ],
+)
+def test_what_was_begun_in_doubt_ends_with_the_better_of_both(
+    rises: tuple[float, ...], health: str, net: Net, x: Tensor, quick: Quick, numbers: Say
+) -> None:
+    numbers(*rises, task="multilabel")
     result = quick(net, x, task="multilabel", method=AUTO, epochs=2)
-    assert (result.verdict.epoch, result.verdict.health) == (2, "unclear")
+    assert (result.verdict.epoch, result.verdict.health) == (2, health)
+    assert [epoch["health"] for epoch in result.history] == ["worse", "better"]
     assert moved(net, result.model) >= {"bn.running_mean", "bn.running_var"}
 
 
@@ -476,6 +496,25 @@ def test_a_guarded_run_goes_on_as_if_it_had_not_been_cut_off(
     for before, after in zip(whole.history, resumed.history, strict=True):
         assert all(before.get(name) == after.get(name) for name in ("signals", "since_start", "health"))
     assert ("since_start" in whole.history[0]) == (preset.statistics == "auto")
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 4])
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_a_run_that_began_in_doubt_goes_on_as_if_it_had_not_been_cut_off(
+    kept: int, cut: int, net: Net, x: Tensor, quick: Quick, say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    say(*["better" if epoch == kept and epoch else "unclear" for epoch in range(5)])
+    monkeypatch.setattr(guard, "in_doubt", lambda *_: True)
+    whole = quick(net, x, task="multilabel", method=AUTO, epochs=4)
+    with pytest.raises(KeyboardInterrupt):
+        quick(net, x, task="multilabel", method=AUTO, epochs=4, run_dir=tmp_path, evaluator=cut_in(cut))
+    resumed = quick(net, x, task="multilabel", method=AUTO, epochs=4, run_dir=tmp_path)
+    assert same(whole.model, resumed.model)
+    assert same(whole.model, net) == (kept == 0)
+    assert (whole.verdict, whole.notes) == (resumed.verdict, resumed.notes)
+    assert whole.verdict.epoch == kept
+    for before, after in zip(whole.history, resumed.history, strict=True):
+        assert all(before[name] == after[name] for name in ("signals", "since_start", "health"))
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -93,6 +93,8 @@ def test_a_run_may_begin_in_doubt_where_items_have_several_classes() -> None:
     assert not in_doubt(GOOD, most, "multilabel")
     assert not in_doubt(GOOD, GOOD._replace(classes=1.0), "multilabel")
     assert not in_doubt(GOOD, GOOD, "singlelabel")
+    nothing = Signals(*[0] * len(Signals._fields))
+    assert not in_doubt(nothing, nothing, "multilabel")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,11 @@ def test_a_run_may_begin_in_doubt_where_items_have_several_classes() -> None:
         ("multilabel", {"classes": 2.04}, ("effectively 8.0 before, 2.0 now",)),
         ("singlelabel", {"information": 0.123}, ("fit less well", "information 0.50 nats and 0.12")),
         ("singlelabel", {"smoothness": 0.41}, ("fit less well", "correlation of their scores 0.60 and 0.41")),
-        ("singlelabel", {"backward_smoothness": 0.41}, ("fit less well", "of those of before 0.60 and 0.41")),
+        (
+            "singlelabel",
+            {"backward_smoothness": 0.41},
+            ("fit less well", "0.60 and 0.60, of their earlier scores 0.41"),
+        ),
         ("singlelabel", {"information": 0.51}, ("fit about as well", "information 0.50 nats and 0.51")),
         ("singlelabel", {"information": 0.75, "agreement": 0.8}, ("fit better", "beyond chance 70% before, 80% now")),
         ("singlelabel", {"smoothness": 0.75}, ("fit better", "correlation of their scores 0.60 and 0.75")),

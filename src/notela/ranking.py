@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from notela.errors import NotelaError
-from notela.guard import rise
+from notela.guard import compare, rise
 from notela.runs import provenance
 from notela.signals import Signals
 
@@ -56,8 +56,9 @@ def rank(folders: Sequence[str | os.PathLike[str]]) -> list[Ranked]:
             before, signals = (Signals(**said[when]) for when in ("before", "after"))
         except (KeyError, TypeError):
             raise NotelaError(f"{folder} was made by an older notela, which read other signs; run it again") from None
+        health, _ = compare(before, signals, run["task"])
         rose = rise(before, signals, run["task"])
-        ranked.append(Ranked(Path(folder), run["settings"]["method"], said["health"], said["epoch"], signals, rose))
+        ranked.append(Ranked(Path(folder), run["settings"]["method"], health, said["epoch"], signals, rose))
     return sorted(ranked, key=lambda one: one.place)
 
 
@@ -82,7 +83,7 @@ def show(folders: Sequence[Path]) -> None:
     console = Console()
     console.print(table)
     console.print(
-        "Score: how well answers fit to who is similar; mix: how far the mix of predicted classes moved; "
-        "epoch 0: the model a run began with. Signs are not proof: look at some of what the first two disagree on.",
+        "Score: by how much better than the source's answers fit to who is similar; mix: how far the mix of predicted "
+        "classes moved; epoch 0: none was kept. Signs are not proof: look at some of what the first two disagree on.",
         highlight=False,
     )

@@ -25,7 +25,7 @@ Record = dict[str, Any]
 _TEACHER = "teacher/"
 """Banks that hold the teacher's weights, where it has its own."""
 _KEPT = "kept/"
-"""Banks that hold the model as it was when it was healthy last."""
+"""Banks that hold the model that comes back: as it was when it was healthy last, or what a run falls back on."""
 
 
 @dataclass

@@ -69,8 +69,8 @@ class Preset:
     trainable: "norm", "norm+head", "all", "body" (all but the head), "none" or name patterns; statistics: "source"
     (frozen running averages), "target" (batch statistics, running averages updated), "re-estimated" (running averages
     of the whole target, taken once before the first epoch, then frozen), "half" (the same, half-way between the
-    source's and the target's) or "auto" (of source, half and re-estimated, what unlabelled data speak for); noise:
-    dropout on in the student's passes.
+    source's and the target's) or "auto" (of source, half and re-estimated, what unlabelled data speak for; where items
+    have several classes and a guard acts, half in doubt too); noise: dropout on in the student's passes.
     teacher_momentum: clean passes are of an exponential average of the student: 0 the student itself, 1 the source,
     "slow" 1 - 1/T with T the run's steps. anchor: after each step, this share of the way back to the source's weights.
     guard: "watch" judges the run without labels (`result.verdict`) and leaves it alone; "act" stops it where it
