@@ -133,12 +133,8 @@ def is_read(record: dict[str, Any], task: Task) -> bool:
     """Whether a record has the signs that the verdict reads today."""
     if "signals" not in record:
         return False
-    own = (
-        ("information", "smoothness", "backward_smoothness")
-        if task == "singlelabel"
-        else ("rank", "forward_smoothness")
-    )
-    return not any(math.isnan(getattr(look(record, which), sign)) for which in (0, -1) for sign in ("classes", *own))
+    before, after = look(record, 0), look(record, -1)
+    return not any(map(math.isnan, (before.classes, after.classes, rise(before, after, task))))
 
 
 def look(record: dict[str, Any], which: int) -> Signals:

@@ -322,6 +322,17 @@ def test_what_was_begun_in_doubt_ends_with_the_better_of_both(
     assert moved(net, result.model) >= {"bn.running_mean", "bn.running_var"}
 
 
+def test_what_was_begun_in_doubt_may_fall_to_what_is_better(net: Net, x: Tensor, quick: Quick, numbers: Say) -> None:
+    many = GOOD._replace(rank=5.8, classes=14.0)
+    better = GOOD._replace(rank=6.3)  # of the beginning's 14 classes, its 8 would be a collapse
+    numbers(many, better, better, better, many, task="multilabel")
+    result = quick(net, x, task="multilabel", method=AUTO, epochs=4)
+    assert [epoch["health"] for epoch in result.history] == ["better", "better", "better", "unclear"]
+    assert (result.verdict.epoch, result.verdict.health) == (3, "better")
+    begun = "against statistics half-way to the target's, with which it began, answers fit about as well"
+    assert f"It is the result, since by epoch 4, {begun}" in result.verdict.text
+
+
 @pytest.mark.parametrize(
     ("task", "how", "fell"),
     [("multilabel", "act", DOUBT + 0.01), ("multilabel", "watch", 0.05), ("singlelabel", "act", 0.01)],

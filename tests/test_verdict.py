@@ -25,6 +25,8 @@ from notela.guard import (
 from notela.signals import Signals
 
 LITTLE = 1e-6
+NOTHING = Signals(*[0] * len(Signals._fields))
+"""What is read where answers are not numbers."""
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -93,8 +95,7 @@ def test_a_run_may_begin_in_doubt_where_items_have_several_classes() -> None:
     assert not in_doubt(GOOD, most, "multilabel")
     assert not in_doubt(GOOD, GOOD._replace(classes=1.0), "multilabel")
     assert not in_doubt(GOOD, GOOD, "singlelabel")
-    nothing = Signals(*[0] * len(Signals._fields))
-    assert not in_doubt(nothing, nothing, "multilabel")
+    assert not in_doubt(NOTHING, NOTHING, "multilabel")
 
 
 @pytest.mark.parametrize(
@@ -102,15 +103,15 @@ def test_a_run_may_begin_in_doubt_where_items_have_several_classes() -> None:
     [
         ("singlelabel", {"classes": 2.04}, ("effectively 8.0 before, 2.0 now",)),
         ("multilabel", {"classes": 2.04}, ("effectively 8.0 before, 2.0 now",)),
-        ("singlelabel", {"information": 0.123}, ("fit less well", "information 0.50 nats and 0.12")),
+        ("singlelabel", {"information": 0.123}, ("fit less well", "information 0.50 nats before, 0.12 now")),
         ("singlelabel", {"smoothness": 0.41}, ("fit less well", "correlation of their scores 0.60 and 0.41")),
         (
             "singlelabel",
             {"backward_smoothness": 0.41},
             ("fit less well", "0.60 and 0.60, of their earlier scores 0.41"),
         ),
-        ("singlelabel", {"information": 0.51}, ("fit about as well", "information 0.50 nats and 0.51")),
-        ("singlelabel", {"information": 0.75, "agreement": 0.8}, ("fit better", "beyond chance 70% before, 80% now")),
+        ("singlelabel", {"information": 0.51}, ("fit about as well", "information 0.50 nats before, 0.51 now")),
+        ("singlelabel", {"information": 0.75}, ("fit better", "information 0.50 nats before, 0.75 now")),
         ("singlelabel", {"smoothness": 0.75}, ("fit better", "correlation of their scores 0.60 and 0.75")),
         ("multilabel", {"rank": 4.5}, ("fit less well", "effective rank of all answers 6.0 and 4.5")),
         ("multilabel", {"rank": 4.5, "forward_smoothness": 0.787}, ("fit about as well", "6.0 and 4.5")),
@@ -167,5 +168,14 @@ def test_a_verdict_names_the_epoch_that_the_result_is_of() -> None:
 
 
 def test_predictions_that_are_not_numbers_are_no_improvement() -> None:
-    health, reason = compare(GOOD, Signals(*[0] * len(Signals._fields)), "singlelabel")
+    health, reason = compare(GOOD, NOTHING, "singlelabel")
     assert (health, reason) == ("worse", "some of its predictions are not numbers")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_predictions_that_are_numbers_are_better_than_none(task: Any) -> None:
+    assert compare(NOTHING, NOTHING, task)[0] == "worse"
+    poor = GOOD._replace(information=0.0, rank=1.0, forward_smoothness=0.0, smoothness=0.0, mix=0.5)
+    found = guard.verdict(References(NOTHING, NOTHING, NOTHING), [record(1, poor)], task)
+    assert found.health == "better"
+    assert found.text.endswith("epochs, its predictions are numbers, and not all of those before were.")

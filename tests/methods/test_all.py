@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 import notela
 from conftest import TASKS, Net, moved, same, weights
-from notela import methods
+from notela import guard, methods
 from notela.methods import NOTELA, NRC, SHOT, DropoutStudent, Method, Preset, PseudoLabel
 
 Quick = Callable[..., notela.Result]
@@ -51,6 +51,20 @@ def preset(case: str, **policies: object) -> Preset:
     if case == "lame":  # refuses statistics of the target, which would move
         policies |= {"trainable": "none", "statistics": "source"}
     return dataclasses.replace(start, **policies)
+
+
+@pytest.mark.parametrize("said", ["better", "worse"])
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("case", CASES)
+def test_a_guard_keeps_what_is_better_and_goes_back_from_what_is_worse(
+    case: str, task: str, said: str, net: Net, x: Tensor, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = quick(net, x, task=task, method=preset(case))
+    monkeypatch.setattr(guard, "compare", lambda *_: (said, "so it was told"))
+    monkeypatch.setattr(guard, "collapsed", lambda *_: False)
+    guarded = quick(net, x, task=task, method=preset(case, guard="act"))
+    assert same(guarded.model, free.model if said == "better" else net)
+    assert guarded.verdict.epoch == (2 if said == "better" else 0)
 
 
 @pytest.mark.parametrize("task", TASKS)
