@@ -4,9 +4,10 @@ suites (three of them at three strengths of their corruptions), with the signals
     python benchmarks/thresholds.py results/beyond/thresholds.jsonl          # hours; stop it at will, it goes on
     python benchmarks/thresholds.py results/beyond/thresholds.jsonl --only aviary
     python benchmarks/thresholds.py results/beyond/thresholds.jsonl --show   # of the records that are there
+    python benchmarks/thresholds.py results/beyond/carried.jsonl --test --only digits?strength=100
 
 The truth is the change of the first metric over a whole domain, its adaptation and its held-out part. Test domains are
-not touched.
+not touched, but with `--test`: the same settings there, to see what carries over. Nothing was chosen on these runs.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def main() -> None:
     parser.add_argument("records", type=Path)
     parser.add_argument("--only", choices=list(SUITES), action="append", help="some of the suites; may be repeated")
     parser.add_argument("--show", action="store_true", help="run nothing, print the tables of what is recorded")
+    parser.add_argument("--test", action="store_true", help="test domains in place of validation domains")
     given = parser.parse_args()
     given.records.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
@@ -91,7 +93,7 @@ def main() -> None:
             continue
         loaded = Loaded(find(reference))
         suite = loaded.suite
-        for name in suite.validation:
+        for name in suite.test if given.test else suite.validation:
             domain = loaded.domain(name)[0]
             labels = np.concatenate([as_array(domain.adapt_labels), as_array(domain.test_labels)])
             evaluator = notela.Evaluator(torch.cat([domain.adapt, domain.test]), labels, task=suite.task)
