@@ -215,6 +215,10 @@ def by_bed(runs: list[Run]) -> dict[str, list[Run]]:
     return dict(groups)
 
 
+def percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{share:.0f} %"
+
+
 def verdicts(runs: list[Run], bad: list[Run]) -> list[str]:
     """What the verdict says of runs that helped, hurt, or did neither."""
     groups = by_bed([*runs, *bad])
@@ -223,12 +227,14 @@ def verdicts(runs: list[Run], bad: list[Run]) -> list[str]:
     groups["all, less those whose second metric says the opposite"] = [
         run for run in groups["all"] if {truth(change) for change in run.changes} != {"helped", "hurt"}
     ]
-    rows = []
+    rows, shares = [], {}
     for name, group in groups.items():
         counts = Counter((run.truth, run.said) for run in group)
         said = {what: [counts[what, health] for health in HEALTH] for what in ("helped", "neither", "hurt")}
-        shares = [f"{100 * said[t][2] / sum(said[t]):.0f} %" if sum(said[t]) else "–" for t in ("hurt", "helped")]
-        rows.append([name, *(" / ".join(map(str, said[t])) for t in said), *shares])
+        shares[name] = [100 * said[t][2] / sum(said[t]) if sum(said[t]) else math.nan for t in ("hurt", "helped")]
+        rows.append([name, *(" / ".join(map(str, said[t])) for t in said), *map(percent, shares[name])])
+    alone = np.array([shares[name] for name in by_bed(runs)])
+    rows.append(["mean of the beds of published and centred", "", "", "", *map(percent, np.nanmean(alone, axis=0))])
     sizes: dict[str, Counter[str]] = {f"{low:g} to {high:g}": Counter() for low, high in pairwise(SIZES)}
     for run in groups["all"]:
         sizes[list(sizes)[bisect(SIZES[1:-1], run.changes[0])]][run.said] += 1
@@ -237,7 +243,7 @@ def verdicts(runs: list[Run], bad: list[Run]) -> list[str]:
         "",
         f"Runs that gained or lost more than {MARGIN:g} point of the first metric on held-out labels, and what is said "
         "of them without labels (better / unclear / worse). Caught: harmful runs called worse. Refused: helpful ones "
-        "called worse.",
+        "called worse. Beds differ in the number of their runs; in the last row each counts once.",
         "",
         *table(["bed", "helped", "neither", "hurt", "caught", "refused"], rows),
         "By how much a run gained or lost:",

@@ -49,6 +49,7 @@ def test_the_verdicts_table_counts_by_truth_by_what_was_said_and_by_size(beyond:
     assert cells(text, "all bad settings") == ["0 / 0 / 0", "0 / 0 / 0", "0 / 0 / 1", "100 %", "–"]
     assert cells(text, "all") == ["3 / 0 / 1", "0 / 1 / 0", "0 / 1 / 3", "75 %", "25 %"]
     assert cells(text, "all, less those whose second metric says the opposite")[-2:] == ["100 %", "25 %"]
+    assert cells(text, "mean of the beds of published and centred")[-2:] == ["67 %", "25 %"]
     assert cells(text, "-100 to -5") == ["2", "0 %", "0 %", "100 %"]
     assert cells(text, "-3 to -1") == ["2", "0 %", "50 %", "50 %"]
     assert cells(text, "1 to 3") == ["1", "0 %", "0 %", "100 %"]
@@ -98,3 +99,12 @@ def test_what_auto_decided_is_read_off_notes_and_epochs(beyond: ModuleType, tmp_
     assert cells(beyond.decisions([bed]), bed.name) == ["1", "1", "1", "1", "1", "3", "1", "1"]
     assert {method for _, method, _ in beyond.records(bed)} == {"notela", "auto"}
     assert len(list(beyond.watched(bed))) == 5  # not auto's
+
+
+def test_in_the_mean_of_beds_each_counts_once_if_it_has_such_runs(beyond: ModuleType) -> None:
+    runs = [run(beyond, -2.0, WORSE), run(beyond, 4.0, BETTER)]
+    other = [run(beyond, 4.0, WORSE)._replace(bed="elsewhere")] * 3
+    assert cells(beyond.verdicts([*runs, *other], []), "mean of the beds of published and centred")[-2:] == [
+        "100 %",
+        "50 %",
+    ]
