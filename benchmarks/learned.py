@@ -1,11 +1,13 @@
 """Whether rules that are learned read the signs better than the score of `notela.guard` does: fitted on the validation
-runs of `benchmarks/thresholds.py`, compared there (on domains that were left out of the fit) and on the beds.
+runs of `benchmarks/thresholds.py`, compared there (on domains, or suites, that were left out of the fit) and on the
+beds.
 
     python benchmarks/learned.py results/beyond
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +28,8 @@ from notela.signals import Signals
 from notela.task import Task
 from thresholds import task_of
 
+STRENGTH = re.compile(r"[?&]strength.*|:.*")
+"""What a suite's name goes on with."""
 REFUSED = 0.1
 """The share of helpful runs that may be refused where rules are compared."""
 RULES: dict[str, Callable[[], Any]] = {
@@ -76,30 +80,41 @@ def on_beds(folder: Path) -> list[Seen]:
     ]
 
 
-def cells(helped: np.ndarray, says: np.ndarray) -> list[str]:
-    """Area under the ROC curve, and the share of harmful runs caught where a tenth of the helpful ones is refused."""
-    limit = np.quantile(says[helped], REFUSED)
-    return [f"{roc_auc_score(helped, says):.2f}", f"{100 * np.mean(says[~helped] < limit):.0f} %"]
+def cells(helped: np.ndarray, says: np.ndarray, groups: np.ndarray) -> list[str]:
+    """Area under the ROC curve, and the share of harmful runs caught where a tenth of the helpful ones is refused; mean
+    over groups, where each was judged by a fit of its own scale."""
+    found = []
+    for group in np.unique(groups):
+        truth, said = helped[groups == group], says[groups == group]
+        limit = np.quantile(said[truth], REFUSED)
+        found.append([roc_auc_score(truth, said), 100 * np.mean(said[~truth] < limit)])
+    area, caught = np.mean(found, axis=0)
+    return [f"{area:.2f}", f"{caught:.0f} %"]
 
 
 def main(folder: Path) -> None:
     fitted, judged = validation(folder / "thresholds.jsonl"), on_beds(folder)
     print(f"caught: harmful runs below the {REFUSED:.0%} quantile of helpful ones, wherever that is\n")
-    print("| items | rule | validation: area | caught | beds: area | caught |\n|---|---|---:|---:|---:|---:|")
+    print("| items | rule | domain left out: area | caught | suite left out: area | caught | beds: area | caught |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
     for task, kind in (("singlelabel", "one class"), ("multilabel", "several classes")):
         here, there = ([one for one in runs if one.task == task] for runs in (fitted, judged))
-        truths = [np.array([one.helped for one in runs]) for runs in (here, there)]
-        scores = [np.array([one.rise() for one in runs]) for runs in (here, there)]
-        rows = {"score": scores}
+        truths = [np.array([one.helped for one in runs]) for runs in (here, here, there)]
+        rows = {"score": [np.array([one.rise() for one in runs]) for runs in (here, here, there)]}
         x, beyond = (np.array([one.changes() for one in runs]) for runs in (here, there))
-        groups = np.array([one.group for one in here])
+        domains = np.array([one.group for one in here])
+        suites = np.array([STRENGTH.sub("", one.group) for one in here])
+        parts = [np.zeros(len(here)), suites, np.zeros(len(there))]
         for name, make in RULES.items():
-            says = cross_val_predict(
-                make(), x, truths[0], groups=groups, cv=LeaveOneGroupOut(), method="decision_function"
-            )
-            rows[name] = [says, make().fit(x, truths[0]).decision_function(beyond)]
+            rows[name] = [
+                cross_val_predict(
+                    make(), x, truths[0], groups=parted, cv=LeaveOneGroupOut(), method="decision_function"
+                )
+                for parted in (domains, suites)
+            ]
+            rows[name].append(make().fit(x, truths[0]).decision_function(beyond))
         for name, says in rows.items():
-            found = [cell for truth, said in zip(truths, says, strict=True) for cell in cells(truth, said)]
+            found = [cell for each in zip(truths, says, parts, strict=True) for cell in cells(*each)]
             print(f"| {kind} ({len(here)} and {len(there)} runs) | {name} | {' | '.join(found)} |")
 
 
