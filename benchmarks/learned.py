@@ -94,10 +94,8 @@ def cells(helped: np.ndarray, says: np.ndarray, groups: np.ndarray) -> list[str]
 
 def main(folder: Path) -> None:
     fitted, judged = validation(folder / "thresholds.jsonl"), on_beds(folder)
-    print(
-        f"caught: harmful runs below the {REFUSED:.0%} quantile of helpful ones, wherever that is. On the beds that hangs on"
-    )
-    print("how many runs of cifar10c are counted, where nothing does harm: only the area is given.\n")
+    print(f"caught: harmful runs below the {REFUSED:.0%} quantile of helpful ones, wherever that is. On the beds that")
+    print("hangs on how many runs of cifar10c are counted, where nothing does harm: only the area is given.\n")
     print("| items | rule | domain left out: area | caught | suite left out: area | caught | beds: area |")
     print("|---|---|---:|---:|---:|---:|---:|")
     for task, kind in (("singlelabel", "one class"), ("multilabel", "several classes")):
