@@ -4,7 +4,7 @@ suites (three of them at three strengths of their corruptions), with the signals
     python benchmarks/thresholds.py results/beyond/thresholds.jsonl          # hours; stop it at will, it goes on
     python benchmarks/thresholds.py results/beyond/thresholds.jsonl --only aviary
     python benchmarks/thresholds.py results/beyond/thresholds.jsonl --show   # of the records that are there
-    python benchmarks/thresholds.py results/beyond/carried.jsonl --test --only digits?strength=100
+    python benchmarks/thresholds.py results/beyond/carried.jsonl --test --only 'digits?strength=100'
 
 The truth is the change of the first metric over a whole domain, its adaptation and its held-out part. Test domains are
 not touched, but with `--test`: the same settings there, to see what carries over. Nothing was chosen on these runs.
@@ -93,7 +93,14 @@ def main() -> None:
             continue
         loaded = Loaded(find(reference))
         suite = loaded.suite
-        for name in suite.test if given.test else suite.validation:
+        names = suite.test if given.test else suite.validation
+        if other := {one["domain"] for one in recorded} - set(names):
+            part = "test" if given.test else "validation"
+            parser.error(
+                f"{given.records} has runs on {', '.join(sorted(other))}, not {part} domains of {suite.name}; "
+                "keep the two parts in files of their own"
+            )
+        for name in names:
             domain = loaded.domain(name)[0]
             labels = np.concatenate([as_array(domain.adapt_labels), as_array(domain.test_labels)])
             evaluator = notela.Evaluator(torch.cat([domain.adapt, domain.test]), labels, task=suite.task)

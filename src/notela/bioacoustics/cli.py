@@ -180,7 +180,7 @@ def adapt(
     method: Annotated[
         str,
         typer.Option(
-            help="auto decides from the recordings, and keeps only what shows signs of help; or notela, tent, ..."
+            help="auto decides from the recordings what to keep, if anything, and says why; or notela, tent, ..."
         ),
     ] = "auto",
     species: Annotated[Path | None, typer.Option(help="Species that can occur there, one a line.")] = None,
